@@ -44,7 +44,7 @@ async def test_files_are_sent_once(tmp_path: Path) -> None:
 
 
 def test_the_first_visit() -> None:
-    """A first visit loads at most 150 KB for its chat, and nothing of the other views."""
+    """A first visit loads at most 150 KB for its chat, all modules at once, and nothing of the other views."""
     page = (FOLDER / "index.html").read_text()
     needed, loaded = (
         ["index.html", *re.findall(r'="page/([\w.]+)"', page), "chat.js"],
@@ -60,6 +60,8 @@ def test_the_first_visit() -> None:
     assert {"main.js", "chat.js", "view.js", "base.css", "markdown.js"} < loaded.keys()
     assert not {"api.js", "try.js", "connect.js", "keys.js", "live.js"} & loaded.keys()
     assert 150_000 >= sum(loaded.values())
+    early = {"main.js", *re.findall(r'="modulepreload" href="page/([\w.]+)"', page)}
+    assert early == {name for name in loaded if name.endswith(".js")}
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2fpage%2fview.js", "view.py", "%00"])

@@ -10,6 +10,9 @@ import { h, signal } from "./view.js";
 
 const ROLES = { user: "You", tool: "Result", system: "System" };
 
+/** The texts of answers that have just ended, as they were drawn while they came: to draw a long one again holds the page. */
+const drawn = new WeakMap();
+
 /** Show a message of a thread. */
 export function messageView(message, thread) {
   const isRunning = thread.running.peek() === message;
@@ -27,8 +30,8 @@ export function messageView(message, thread) {
 
 function textView(message, isRaw) {
   if (isRaw) return h("div.plain", {}, message.content);
-  const element = h("div");
-  render(element, message.content);
+  const element = drawn.get(message) ?? h("div");
+  if (!drawn.delete(message)) render(element, message.content);
   return element;
 }
 
@@ -55,7 +58,10 @@ function answerView(message, thread, isRunning, raw) {
   for (const [kind, piece] of [["thoughts", message.thoughts], ["content", message.content]]) if (piece) take(kind, piece);
   thread.listen(message, take);
   function take(kind, piece) {
-    if (kind === "state") reader.end();
+    if (kind === "state") {
+      reader.end();
+      drawn.set(message, text);
+    }
     if (kind !== "content" && kind !== "thoughts") return;
     wait.remove();
     if (kind === "content") {
