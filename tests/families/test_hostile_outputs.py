@@ -1,6 +1,5 @@
 """What a model writes is data: hostile outputs run nothing, open nothing and are read in linear time, by the parser of every family."""
 
-import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -147,14 +146,10 @@ def test_no_output_is_run(name: str, effects: Effects) -> None:
 def test_outputs_are_read_in_linear_time(name: str, characters: int, piece: int) -> None:
     """Half a megabyte of what parsers stumble over, calls that never end included, takes each parser a tenth of a second; less of it, token by token, too."""
     worst = (0.0, "")
-    gc.disable()  # a look at all that a process of tests holds takes a second
-    try:
-        for unit in UNITS if piece > 16 else units_token_by_token(name):
-            text = (unit * (characters // len(unit) + 1))[:characters]
-            for head in ("", "<tool_call>"):
-                worst = max(worst, (reading_s(name, head + text, piece), f"{head}{unit!r}"))
-    finally:
-        gc.enable()
+    for unit in UNITS if piece > 16 else units_token_by_token(name):
+        text = (unit * (characters // len(unit) + 1))[:characters]
+        for head in ("", "<tool_call>"):
+            worst = max(worst, (reading_s(name, head + text, piece), f"{head}{unit!r}"))
     print(f"{name}: {worst[0] * 1000:.0f} ms for {worst[1]}")
     assert worst[0] < MOST_S, worst
 

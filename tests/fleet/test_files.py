@@ -195,7 +195,9 @@ def test_once(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     places: list[str] = []
 
     def place(which: Item) -> None:
-        places.extend(cache(tmp_path).places([which], gateway.pieces).values())
+        # several that look at the same moment wait for each other
+        found = cache(tmp_path, patience_s=30.0).places([which], gateway.pieces)
+        places.extend(found.values())
 
     threads = [threading.Thread(target=place, args=[one]) for one in [moved_away(item), other] * 3]
     for thread in threads:

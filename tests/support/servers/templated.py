@@ -23,7 +23,7 @@ from support.models import tiny_gguf
 from support.models.published import chat_templates
 from support.models.talks import PING, TALKS, WEATHER, user
 from unilect.api.backend import Capabilities
-from unilect.config.server import Config, ModelConfig
+from unilect.config.server import Config, ModelConfig, StoreConfig
 from unilect.demo import FOLDER
 from unilect.engines.transformers.engine import HfEngine
 
@@ -81,6 +81,11 @@ class Model(Struct):
 Engines: TypeAlias = dict[str, dict[str, Model]]
 
 
+def _config_of(models: dict[str, ModelConfig]) -> Config:
+    """A server whose responses are stored in its memory."""
+    return Config(port=0, models=models, store=StoreConfig(url="sqlite://"), log_level="error")
+
+
 @asynccontextmanager
 async def gguf_models(folder: Path, templates: Mapping[str, str]) -> AsyncIterator[Site]:
     """Serve a GGUF model for each template, named like it."""
@@ -88,7 +93,7 @@ async def gguf_models(folder: Path, templates: Mapping[str, str]) -> AsyncIterat
     for name, text in templates.items():
         file = tiny_gguf.make(folder / f"{name}.gguf", template=text, context=_CONTEXT)
         models[name] = ModelConfig(source=str(file), threads=1, parallel=1)
-    async with site(Config(port=0, models=models, log_level="error")) as running:
+    async with site(_config_of(models)) as running:
         yield running
 
 
@@ -101,7 +106,7 @@ async def transformers_model(folder: Path) -> AsyncIterator[Site]:
     (folder / "config.json").write_text(json.dumps(settings))
     config = ModelConfig(source=f"hf:{folder}", threads=1, context=_CONTEXT, batch=2048)
     with patch("unilect.engines.transformers.engine.python_command", lambda module: _COMMAND):
-        async with site(Config(port=0, models={"m": config}, log_level="error")) as running:
+        async with site(_config_of({"m": config})) as running:
             yield running
 
 
