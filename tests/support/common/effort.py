@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 #: What `_unit` takes where nothing slows the machine that the tests' bounds were set on.
 _UNIT_S = 0.0012
-_TRIES = 5
+_TRIES = 20
 
 
 def effort_s(work: Callable[[], object], most_s: float) -> float:
