@@ -105,7 +105,7 @@ async def test_a_store_of_nobody(tmp_path: Path) -> None:
         assert [("one/1", "loaded")] == await told(events, a)
         assert [] == [*tmp_path.iterdir()]
         assert store.keys is not None
-        await store.keys.all()
+        await store.keys.create("k", "abcdefgh", bytes(32))
     async with server(None, name="one/2", home=str(tmp_path)) as (events, a, store):
         before = [("one/1", "loaded"), ("one/1", "stopped")]
         assert [*before, ("one/2", "loaded")] == await told(events, a)
