@@ -189,7 +189,9 @@ def test_many_calls_are_read_in_linear_time(name: str) -> None:
             text = begin + (one * (SIZE // len(one)))
             took_s = reading_s(name, text, 4096, MOST_S * 5)
             # ten thousand calls: a slow machine takes longer, and eight times as long as for an eighth of them
-            assert took_s < MOST_S * 5 or took_s < 12 * reading_s(name, text[: SIZE // 8], 4096), one
+            assert took_s < MOST_S * 5 or took_s < 12 * reading_s(name, text[: SIZE // 8], 4096), (
+                one
+            )
 
 
 def reading_s(name: str, text: str, piece: int, most_s: float = MOST_S) -> float:
