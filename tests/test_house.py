@@ -61,7 +61,7 @@ BUDGETS = {
     "engines/transformers/batch": 1_258,
     "engines/transformers/model": 1_070,
     "engines/transformers/words": 655,
-    "families": 2_414,
+    "families": 2_417,
     "fleet": 983,
     "fleet/driver": 1_004,
     "http": 1_087,

@@ -9,7 +9,7 @@ mark: models write those of others, too.
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from unilect.families._python import NONE, python_calls
@@ -121,16 +121,10 @@ def calls_of(
     if is_cut or is_exact:
         forms = tuple(one for one in forms if not one.is_slip)
     while rest and len(found) < _MOST_CALLS:
-        form, read = next(
-            (
-                (form, made)
-                for form in forms
-                if (rest[0] != "<" or form.is_tag) and (made := _read(form, rest, tools))
-            ),
-            (None, None),
-        )
-        if form is None or read is None:
+        made = _read_first(forms, rest, tools)
+        if made is None:
             break
+        form, read = made
         if is_cut and form.is_open and not _is_closed(rest, read[1]):
             break
         if form.is_slip:  # a value without end was looked for up to the end of the text
@@ -155,6 +149,16 @@ def is_whole(text: str, tools: Tools, begin: str) -> bool:
     return bool(calls) and not rest.strip()
 
 
+def _read_first(
+    forms: Sequence["_Form"], text: str, tools: Tools
+) -> tuple["_Form", tuple[Calls, str]] | None:
+    """Read a text in the first of some forms that it has."""
+    for form in forms:
+        if (text[0] != "<" or form.is_tag) and (read := _read(form, text, tools)):
+            return form, read
+    return None
+
+
 def _read(form: "_Form", text: str, tools: Tools) -> tuple[Calls, str] | None:
     """Read a text in one form; nothing is found in one that is too deep to be written: reading takes less of the stack."""
     try:
@@ -165,6 +169,8 @@ def _read(form: "_Form", text: str, tools: Tools) -> tuple[Calls, str] | None:
 
 def _read_json(text: str, tools: Tools) -> tuple[Calls, str] | None:
     value, rest = json_value(text)
+    if value is NONE:
+        return None
     calls = [_one(call, tools) for call in (value if isinstance(value, list) else [value])]
     known = [call for call in calls if call is not None]
     return (known, rest) if known and len(known) == len(calls) else None

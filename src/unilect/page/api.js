@@ -7,7 +7,7 @@ import { json } from "./session.js";
 import { tryView } from "./try.js";
 import { effect, h, onEnd, signal, untracked, wide } from "./view.js";
 
-/** What a model has to be able to do for an endpoint. */
+/** The ability that a model needs for an endpoint. */
 const ABILITIES = { "/v1/chat/completions": "chat", "/v1/completions": "completions", "/v1/embeddings": "embeddings" };
 
 /** Show the view. */

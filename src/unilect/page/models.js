@@ -10,7 +10,7 @@ const COLOURS = { ready: "good", loading: "warn", stopping: "warn", draining: "w
 const BUSY = new Set(["loading", "stopping", "draining", "failed", "out"]);
 /** As many are shown at once: each is some thirty elements. */
 const MOST = 50;
-/** What a load would do now: in a word, and its colour. */
+/** The effect that a load would have now: a word, and its colour. */
 const FITS = { now: ["fits", "good"], evicts: ["fits instead of others", "warn"], waits: ["does not fit now", "warn"], never: ["never fits", "bad"] };
 
 /** Show the models; what goes wrong with a change is told in `trouble`. */

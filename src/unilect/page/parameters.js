@@ -19,7 +19,7 @@ const FIELDS = [
   { name: "reasoning_effort", kind: "choice", hint: "how long to think", options: ["none", "minimal", "low", "medium", "high"] },
   { name: "logprobs", kind: "flag", hint: "show how likely each token was (Tokens)" },
 ];
-/** What is said of a parameter beside that it is honoured, by how it is. */
+/** The words for a parameter, by how a model honours it. */
 export const WORDS = { native: "", emulated: "made by unilect", accepted: "accepted, without an effect", refused: "this model does not support it" };
 
 /** Show the settings of a thread. */

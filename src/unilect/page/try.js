@@ -8,13 +8,13 @@ import { BASE, reach, wanted } from "./session.js";
 import { readPieces } from "./sse.js";
 import { effect, h, onEnd, signal } from "./view.js";
 
-/** How much of an answer stays in sight, in which pieces, and how much is read at most (characters). */
+/** The characters of an answer that stay in sight, of each of its pieces, and of all that is read. */
 const SHOWN = 200_000;
 const BLOCK = 4000;
 const MOST = 16 * 1024 * 1024;
 /** The headers that say something of an answer. */
 const HEADERS = /^(x-(?!content-type-options|frame-options|accel)|openai-|request-id|retry-after|content-type)/;
-/** What stands for a model in the examples of openapi.json. */
+/** The placeholder of a model in the examples of openapi.json. */
 const MODEL = "MODEL";
 
 /**
