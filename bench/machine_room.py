@@ -3,21 +3,25 @@
 What exchanging models costs: three models of which two fit, clients that ask them in turn, a steady one, and who waits how long.
 
 A steady client asks `steady` all the time. Two others ask all three in turn, one of them in the opposite order (`--clients each`: one asks
-`left` and one `right`), each again as soon as it has its answer: one trace for every policy. The same engines are exchanged by three
-policies: unilect's own (`memory`), and two that this bench has before a server without a budget: the least recently used model that answers
-nobody goes as soon as another one is asked for, until the bytes fit (as Ollama), or until there are two (as llama.cpp's router).
+`left` and one `right`), at the times of one trace that is replayed for every policy: every `--every` seconds in the mean, whether they have
+their answers or not. The same engines are exchanged by three policies: unilect's own (`memory`), and two that this bench has before a server
+without a budget: the least recently used model that answers nobody goes as soon as another one is asked for, until the bytes fit (as Ollama),
+or until there are two (as llama.cpp's router).
 
-* swaps: loads beyond the first two, in the same time; and for each answer of the two clients, which get more of them where a policy makes
-  the steady one wait. unilect's are to be half of those of each other policy at most.
+`--every 0` lets each ask again as soon as it has its answer. Two that alternate soon wait for the same model then, no two requests of it more
+can be gathered, and every policy needs one swap for three answers: their number says how many answers there were, and not how well they were
+gathered.
+
+* swaps: loads beyond the first two, and for each answer of the two clients. unilect's are to be half of those of each other policy at most.
 * waits: each that the server told a bound for ("waits for `left` for 4.2 s at most" in a model's events) until the model was loaded. It is
   to be no longer than that bound, the longest answer that needed no load, the load itself, and a second in which an engine is stopped.
-  A client may find one other model in line before its own: its longest answer is to be no longer than two such waits with the longest turn.
+  A request may find one other model in line before its own: the longest answer is to be no longer than two such waits with the longest turn.
 * the steady client's speed: its answers each second of the whole mix, its own waits too, beside those of the time before and after it,
   in which nobody else asks and its model is loaded (a tenth of the seconds each). It is to keep 80 %.
 * memory: the proportional set size (PSS) of the engines from /proc, four times a second. No look is to find more than 1.05 of the budget.
 * failures: answers that are none, and engines that died. There are to be none.
 
-usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
+usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--every 1] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
 `--model` is `left` and `right`, `--small` is `steady`; by default all are the bundled model. A run takes 1.2 times the seconds for each
 policy. The exit status is 1 where unilect misses one of these.
 """
@@ -25,11 +29,12 @@ policy. The exit status is 1 where unilect misses one of these.
 import argparse
 import asyncio
 import json
+import random
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
@@ -220,18 +225,27 @@ async def drive(
     found, clients = Found(), CLIENTS[args.clients]
     found.answers = {name: [] for name in clients}
 
+    async def one(name: str, model: str) -> None:
+        try:
+            found.answers[name].append(await ask(model))
+        except (RuntimeError, aiohttp.ClientError) as error:
+            found.failures.append(f"{name}: {error}")
+
     async def client(name: str, seconds: float) -> float:
-        began, count = time.monotonic(), 0
+        began, before = time.monotonic(), len(found.answers[name])
         for model in cycle(clients[name]):
             if (elapsed_s := time.monotonic() - began) >= seconds:
                 break
-            try:
-                found.answers[name].append(await ask(model))
-                count += 1
-            except (RuntimeError, aiohttp.ClientError) as error:
-                found.failures.append(f"{name}: {error}")
+            await one(name, model)
             await asyncio.sleep(PAUSES_S[name])
-        return count / elapsed_s
+        return (len(found.answers[name]) - before) / elapsed_s
+
+    async def replay(name: str) -> None:
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as requests:
+            for at, model in zip(trace(name, args), cycle(clients[name])):
+                await asyncio.sleep(at - (time.monotonic() - began))
+                requests.create_task(one(name, model))
 
     async def alone() -> None:
         await ask("steady")  # loaded
@@ -239,7 +253,12 @@ async def drive(
 
     looking = asyncio.create_task(found.watch(server, pid))
     await alone()
-    found.mixed, *_ = await asyncio.gather(*(client(name, args.seconds) for name in clients))
+    others = [
+        replay(name) if args.every else client(name, args.seconds)
+        for name in clients
+        if name != "steady"
+    ]
+    found.mixed, *_ = await asyncio.gather(client("steady", args.seconds), *others)
     await alone()
     looking.cancel()
     await asyncio.wait([looking])
@@ -249,6 +268,13 @@ async def drive(
         if one["kind"] == "failed":
             found.failures.append(f"{model}: {one['reason']}")
     return found
+
+
+def trace(name: str, args: argparse.Namespace) -> Iterator[float]:
+    """Yield the seconds after the start at which a client asks: a Poisson process that is the same for every policy."""
+    chance, at = random.Random(name), 0.0
+    while (at := at + chance.expovariate(1 / args.every)) < args.seconds:
+        yield at
 
 
 def engines_bytes(pid: int) -> int:
@@ -377,6 +403,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", choices=CLIENTS, default="alternate")
+    parser.add_argument("--every", type=float, default=1.0)
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--small", type=Path, default=BUNDLED)
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=[*POLICIES])

@@ -3,7 +3,7 @@
 import random
 from itertools import combinations
 
-from unilect.residency.policy import Loaded, choose_victims, turn_s
+from unilect.residency.policy import Loaded, choose_victims, keep_promise, turn_s
 
 GB = 10**9
 
@@ -80,3 +80,22 @@ def test_who_is_always_asked_stays() -> None:
         loaded("new", reload_s=1.5, stays_s=5, runs=True),
     )
     assert ["new"] == names(steady, newcomer)
+
+
+def test_who_loads_is_waited_for() -> None:
+    """A model that is being loaded is the newest of those that are asked for, and stays until it is loaded, and its turn is over."""
+    loading = loaded("loading", stays_s=-2, runs=True)
+    assert 7.0 == loading.due_s
+    assert ["loading"] == names(loaded("steady", runs=True), loading)
+    assert ["idle"] == names(loaded("idle"), loading)
+
+
+def test_a_promise() -> None:
+    """Those that somebody was told to wait for are kept to, unless they are not enough any more, or others leave sooner."""
+    told, newer = loaded("told", stays_s=3, runs=True), loaded("newer", stays_s=1, runs=True)
+    assert [told] == keep_promise([told], [newer], GB)
+    assert [newer] == keep_promise([told], [newer], 2 * GB)
+    assert [newer] == keep_promise([], [newer], GB)
+    assert keep_promise([told], None, GB) is None
+    idle = loaded("idle")
+    assert [idle] == keep_promise([told], [idle], GB)

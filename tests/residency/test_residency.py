@@ -72,6 +72,57 @@ async def test_a_turn_is_kept() -> None:
         (await other).release()
 
 
+async def test_who_is_always_asked_stays() -> None:
+    """A model that has answered for many turns stays while two others take turns: the one waits for the other, also while that loads."""
+    steady, b, c = model("steady"), model("b"), model("c")
+    async with room(steady, b, c, turn_s=30.0):
+        await use(b)  # from now on it is known what a load takes
+        b.evict()
+        await until(lambda: not b.runs_here)
+        lease = await acquire(steady)
+        assert steady.place is not None
+        steady.place.loaded_at -= 1000
+        ready = hold(b, "start")
+        loading = asyncio.create_task(acquire(b))
+        await until(lambda: b.is_loading)
+        other = asyncio.create_task(acquire(c))
+        await until(waiting(c))
+        assert "c: waits for `b` for 30." in reason(c)
+        assert steady.open
+        ready.set()
+        second = await loading
+        assert b.place is not None
+        b.place.loaded_at -= 30
+        second.release()
+        (await other).release()
+        lease.release()
+
+        assert [True, False, True] == [one.runs_here for one in (steady, b, c)]
+
+
+async def test_what_was_told_is_kept() -> None:
+    """A model has its place at the end of the turn that it was told to wait for, though others are newer by then, and so cheaper."""
+    a, idle, b, c = model("a"), model("idle"), model("b"), model("c")
+    async with room(a, idle, b, c, turn_s=30.0):
+        first = await acquire(a)
+        await use(idle)
+        stopped = hold(idle, "aclose")
+        newer = asyncio.create_task(acquire(b))
+        await until(lambda: idle.stopping is not None)
+        other = asyncio.create_task(acquire(c))
+        await until(waiting(c))
+        assert "c: waits for `a` for" in reason(c)
+        stopped.set()
+        second = await newer
+        assert a.place is not None
+        a.place.loaded_at -= 1000
+        second.release()
+        first.release()
+        (await other).release()
+
+        assert [False, True, True] == [one.runs_here for one in (a, b, c)]
+
+
 async def test_the_first_to_wait_is_the_first_to_come() -> None:
     """Requests for one model are loaded for together, and models have their turns in the order in which they began to wait."""
     a, b, c = model("a"), model("b"), model("c")

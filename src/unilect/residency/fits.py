@@ -56,4 +56,4 @@ class Fits:
 
     @cached_property
     def _movable(self) -> list[Loaded]:
-        return [one for _, one in self._residency.list_movable(None)]
+        return [one for _, one in self._residency.list_movable(None) if one.stays_s >= 0]

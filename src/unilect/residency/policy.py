@@ -2,7 +2,8 @@
 The choice of the models that make room for another one, as functions of what is known: nothing here waits, or has an effect.
 
 A model that was loaded keeps its turn for a time made of what a swap costs (`turn_s`), so that at most a fifth of the time goes by with
-loading; whoever waits for its memory gets it at the end of that turn at the latest, but for answers that run then.
+loading; whoever waits for its memory gets it at the end of that turn at the latest, but for answers that run then. One that is being loaded
+is the newest, and is waited for: else one that is asked for all the time would leave whenever two others take turns.
 """
 
 import math
@@ -21,14 +22,14 @@ _LEAST_S = 0.05  # no load is for nothing
 
 class Loaded(NamedTuple):
     """
-    A model in memory that may go.
+    A model in memory that may go, or may once it is loaded.
 
     Attributes:
         name: Its name.
         bytes: What is free once it is gone.
         reload_s: Seconds to load it again, as its file lies now.
         idle_s: Seconds since its last request came; 0 while one runs.
-        stays_s: Seconds since it was loaded.
+        stays_s: Seconds since it was loaded; below 0 until it is.
         turn_s: So long it stays at least while it is asked for.
         runs: A request runs in it.
     """
@@ -61,7 +62,7 @@ class Loaded(NamedTuple):
         if not self.is_asked:
             return reload_s / (1 + self.idle_s / _HALF_S)
         turns = self.stays_s / max(self.turn_s, _LEAST_S)
-        return reload_s * _ASKED * (1 + min(_STEADY, turns))
+        return reload_s * _ASKED * (1 + min(_STEADY, max(0.0, turns)))
 
 
 def turn_s(swap_wait_s: float, load_s: float) -> float:
@@ -89,6 +90,15 @@ def choose_victims(loaded: Sequence[Loaded], lacking: int) -> list[Loaded] | Non
             if cost < least and sum(one.bytes for one in some) >= lacking:
                 best, least = list(some), cost
     return best
+
+
+def keep_promise(
+    told: list[Loaded], chosen: list[Loaded] | None, lacking: int
+) -> list[Loaded] | None:
+    """Return those for which somebody was told to wait, unless they are not enough any more, or those that are chosen now leave sooner."""
+    if not chosen or sum(one.bytes for one in told) < lacking:
+        return chosen
+    return min(chosen, told, key=lambda some: max(one.due_s for one in some))
 
 
 def _choose_greedily(order: Sequence[Loaded], lacking: int) -> list[Loaded]:

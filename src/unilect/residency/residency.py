@@ -25,7 +25,7 @@ from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectE
 from unilect.residency.budget import find_budget
 from unilect.residency.events import describe_size
 from unilect.residency.ledger import LEDGER, Ledger
-from unilect.residency.policy import Loaded, choose_victims, turn_s
+from unilect.residency.policy import Loaded, choose_victims, keep_promise, turn_s
 from unilect.residency.pressure import Pressure, Shortage
 from unilect.residency.seat import Resident, Seat, State
 from unilect.residency.turns import Turns
@@ -380,7 +380,8 @@ class Residency:
         """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
         need, free = self.find_need(seat), self.find_free()
         movable = {one: other for other, one in self.list_movable(seat)}
-        victims = choose_victims(list(movable), need - free)
+        told = [one for one, other in movable.items() if other in seat.waits_for]
+        victims = keep_promise(told, choose_victims(list(movable), need - free), need - free)
         if victims is None:
             self._tell_of_wait(seat, need, free, "models that are being loaded")
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._decide)
@@ -390,7 +391,9 @@ class Residency:
             names = ", ".join(f"`{one.name}`" for one in victims)
             self._due_at = time.monotonic() + due_s
             self._tell_of_wait(seat, need, free, f"{names} for {due_s:.1f} s at most", most_s=due_s)
-            self._timer = asyncio.get_running_loop().call_later(due_s, self._decide)
+            seat.waits_for = [movable[one] for one in victims]
+            look_s = _LOOK_S if any(one.starts for one in seat.waits_for) else due_s
+            self._timer = asyncio.get_running_loop().call_later(min(due_s, look_s), self._decide)
             return False
         self._due_at = 0.0
         for one in victims:
@@ -400,16 +403,18 @@ class Residency:
         return True
 
     def list_movable(self, seat: Seat | None) -> list[tuple[Seat, Loaded]]:
-        """Return the models that may leave for another one; None for no other."""
+        """Return the models that may leave for another one, also those that are being loaded, at the end of their turns; None for no other."""
         now, found = time.monotonic(), list[tuple[Seat, Loaded]]()
         for other in self.seats.values():
             model = other.model
             # its successor may take its place
             fixed = model.pinned and (seat is None or model.name != seat.model.name)
-            if other is seat or fixed or other.state is not State.LOADED or other.goes:
+            if other is seat or fixed or other.goes or not (other.is_loaded or other.starts):
                 continue
-            idle_s = 0.0 if model.in_use else now - max(model.used_at, other.loaded_at)
-            loaded = Loaded(model.name, self._claims[other], other.reload_s, idle_s, now - other.loaded_at, self._turn_s(other), bool(model.in_use))  # fmt: skip
+            runs = bool(model.in_use) or other.starts
+            idle_s = 0.0 if runs else now - max(model.used_at, other.loaded_at)
+            stays_s = -other.wait_s if other.starts else now - other.loaded_at
+            loaded = Loaded(model.name, self._claims[other], other.reload_s, idle_s, stays_s, self._turn_s(other), runs)  # fmt: skip
             found.append((other, loaded))
         return found
 

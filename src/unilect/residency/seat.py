@@ -143,6 +143,7 @@ class Seat:
         given_at: When it was given, by `time.monotonic`.
         loaded_at: When it was `LOADED`.
         waiting: The requests that wait for it, the first first.
+        waits_for: The models whose turns it waits for, where it was told until when.
         payers: The callers who are charged for its load, while it `starts`.
         load_s: Seconds that its last load took; None before the first.
         expected_s: Seconds that the load which runs, or ran last, was expected to take when it began.
@@ -156,6 +157,7 @@ class Seat:
         self.load_s: float | None = None
         self.measured_bytes = 0
         self.given_at = self.loaded_at = self._begins_at = 0.0
+        self.waits_for: Sequence[Seat] = ()
         self.waiting: dict[asyncio.Future[None], Ticket] = {}
         self.payers: tuple[str, ...] = ()
         self.expected_s = 0.0
@@ -168,7 +170,7 @@ class Seat:
         if state in _STARTS and self.state not in _STARTS:
             self.given_at = time.monotonic()
             self._expect()
-        self.state, self.leaves_for = state, leaves_for
+        self.state, self.leaves_for, self.waits_for = state, leaves_for, ()
         self.model.open = state in (*_STARTS, State.LOADED)
 
     def _expect(self) -> None:
