@@ -68,7 +68,7 @@ BUDGETS = {
     "hub": 1_263,
     "limits": 1_108,
     "models": 1_521,
-    "residency": 870,
+    "residency": 882,
     "runtime": 913,
     "scheduling": 1_037,
     "server": 3_190,
