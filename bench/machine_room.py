@@ -225,7 +225,7 @@ async def drive(
     found, clients = Found(), CLIENTS[args.clients]
     found.answers = {name: [] for name in clients}
 
-    async def one(name: str, model: str) -> None:
+    async def request(name: str, model: str) -> None:
         try:
             found.answers[name].append(await ask(model))
         except (RuntimeError, aiohttp.ClientError) as error:
@@ -236,7 +236,7 @@ async def drive(
         for model in cycle(clients[name]):
             if (elapsed_s := time.monotonic() - began) >= seconds:
                 break
-            await one(name, model)
+            await request(name, model)
             await asyncio.sleep(PAUSES_S[name])
         return (len(found.answers[name]) - before) / elapsed_s
 
@@ -245,7 +245,7 @@ async def drive(
         async with asyncio.TaskGroup() as requests:
             for at, model in zip(trace(name, args), cycle(clients[name])):
                 await asyncio.sleep(at - (time.monotonic() - began))
-                requests.create_task(one(name, model))
+                requests.create_task(request(name, model))
 
     async def alone() -> None:
         await ask("steady")  # loaded
