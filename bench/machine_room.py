@@ -258,7 +258,9 @@ async def drive(
         for name in clients
         if name != "steady"
     ]
-    found.mixed, *_ = await asyncio.gather(client("steady", args.seconds), *others)
+    steady = asyncio.create_task(client("steady", args.seconds))
+    await asyncio.gather(steady, *others)
+    found.mixed = steady.result()
     await alone()
     looking.cancel()
     await asyncio.wait([looking])
