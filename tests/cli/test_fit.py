@@ -103,6 +103,7 @@ def test_files_of_one_name(hub: Hub, tmp_path: Path) -> None:
     ("args", "says"),
     [
         (["/nowhere/x.gguf"], "there is no such file or folder"),
+        (["vllm:org/name"], "what a program takes of memory is known once it was loaded"),
         (["http://127.0.0.1:9/v1"], "Name one, or a model of the Hugging Face hub as org/repo"),
         (["~nosuchuser/x.gguf"], "there is no user of that name"),
         (["ollama:none"], "no such model in the store of Ollama"),

@@ -134,6 +134,15 @@ def test_a_folder_of_transformers(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_the_files_of_a_program(hub: Hub, tmp_path: Path) -> None:
+    """A source of a program is pulled as what its program reads, and is here for the program and for the engines."""
+    unilect(hub, tmp_path, "pull", "vllm:org/whole", "llama-server:org/repo:Q8_0")
+    out, _ = unilect(hub, tmp_path, "pull", "--dry-run", "hf:org/whole", "org/repo:Q8_0")
+
+    assert "0 bytes would be fetched." in out
+
+
+@pytest.mark.heavy
 def test_a_revision(hub: Hub, tmp_path: Path) -> None:
     """A branch, a tag or a commit is named behind `@`: its files are chosen, fetched and found again, beside those of the main one."""
     hub.files["org/repo@v1/m-Q2_K.gguf"] = b"GGUF" * 50

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from unilect.cli._screen import say, tell, tell_table
+from unilect.config.kinds import FILES
 from unilect.core.errors import ConfigError, join_names
 from unilect.hub import download as hub
 from unilect.hub import stored
@@ -85,10 +86,9 @@ def _local(name: str) -> Path:
         ConfigError: It is none, or has to be fetched first.
     """
     scheme, location = sources.split(name)
-    kind = sources.kind_of(scheme)
     path = None
-    if kind in ("gguf", "hf") and scheme != sources.DEMO:
-        path = hub.local_copy(location, folder=kind == "hf")
+    if scheme in FILES:
+        path = hub.local_copy(location, folder=FILES[scheme] == "hf")
     if path is not None and not path.exists():
         raise ConfigError(f"{name}: there is no such file or folder. Check the path.")
     if path is None:

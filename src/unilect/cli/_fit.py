@@ -131,6 +131,8 @@ def _size(path: Path) -> int:
 def _remote(source: str, scheme: str, location: str) -> dict[str, list[RemoteFile]]:
     """Return the models of a source that is elsewhere, each with its files."""
     kind = sources.kind_of(scheme)
+    if kind == "program":
+        raise ConfigError(f"{source}: what a program takes of memory is known once it was loaded, or by `memory` of its model. `unilect try` measures it.")  # fmt: skip
     if kind not in ("gguf", "hf") or scheme == sources.DEMO or location.startswith((".", "/", "~")):  # fmt: skip
         raise ConfigError(f"{source}: there is no such file or folder. Name one, or a model of the Hugging Face hub as org/repo.")  # fmt: skip
     if kind == "hf":

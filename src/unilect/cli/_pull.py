@@ -12,7 +12,7 @@ from threading import BoundedSemaphore
 
 from unilect.cli._progress import DOWNLOADING, Progress
 from unilect.cli._screen import tell, tell_table
-from unilect.config.kinds import ENGINES
+from unilect.config.kinds import ENGINES, FILES
 from unilect.config.mistakes import ErrorCollector
 from unilect.config.model import ModelConfig
 from unilect.config.paths import expand
@@ -62,10 +62,9 @@ def _plan(source: str) -> list[RemoteFile]:
         ConfigError: It is nothing that can be fetched.
     """
     scheme, location = sources.split(source)
-    kind = sources.kind_of(scheme)
-    if kind not in ("gguf", "hf") or scheme == sources.DEMO:
+    if scheme not in FILES:
         what = "comes with unilect" if scheme == sources.DEMO else "is no model whose files can be fetched"  # fmt: skip
-        what = what if kind in ENGINES else "is a server, which has its models itself"
+        what = what if sources.kind_of(scheme) in ENGINES else "is a server, which has its models itself"  # fmt: skip
         raise ConfigError(
             f"{source}: {what}. Name a model of the Hugging Face hub (org/repo, org/repo:Q4_K_M) or the web address of a GGUF file."
         )
@@ -74,7 +73,7 @@ def _plan(source: str) -> list[RemoteFile]:
         raise ConfigError(
             f"{source}: {'is on this machine already; serve it' if there else 'there is no such file or folder. Check the path'}."
         )
-    if kind == "hf":
+    if FILES[scheme] == "hf":
         return hub.plan_folder(location)
     from unilect.engines.gguf.fit import may_fit
 

@@ -27,6 +27,8 @@ KIND_OF = {
     **dict.fromkeys(("fastchat+http", "fastchat+https"), "fastchat"),
     **dict.fromkeys(("llamacpp+http", "llamacpp+https"), "llamacpp"),
 }
+#: scheme -> what a model of it is, where its files may be fetched: a `gguf` file, or a folder of the hub (`hf`)
+FILES = {"gguf": "gguf", "hf": "hf", **dict.fromkeys(PROGRAMS, "hf"), "llama-server": "gguf"}
 ENGINES = ("gguf", "hf", "chatglm")
 UPSTREAMS = ("openai", "llamacpp", "fastchat")
 COMMANDS = ("command", "program")

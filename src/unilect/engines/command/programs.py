@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from unilect import families
 from unilect.api.backend import Backend, BackendSpec
 from unilect.config import command_line
+from unilect.config.kinds import FILES
 from unilect.config.model import ModelConfig
 from unilect.config.server import process_environment
 from unilect.core.errors import ConfigError
@@ -44,7 +45,6 @@ class Program(Struct, frozen=True, kw_only=True):
         flags: By option of the table, what is added where that is set; `{}` stands for a value that has no placeholder.
         help: The words that print all its flags.
         install: The way to get it.
-        takes: The scheme of what it reads: `hf` for a folder, `gguf` for a file.
         environment: Its variables.
         model: The name that it knows the model by.
         parsers: The attribute of a family that names its parsers.
@@ -55,7 +55,6 @@ class Program(Struct, frozen=True, kw_only=True):
     flags: Mapping[str, str]
     help: str
     install: str
-    takes: str = "hf"
     environment: Mapping[str, str] = {}
     model: str | None = None
     parsers: str = ""
@@ -73,7 +72,6 @@ PROGRAMS = {
         },
         help="llama-server --help",
         install="Get a build from https://github.com/ggml-org/llama.cpp/releases, or with `brew install llama.cpp`.",
-        takes="gguf",
         environment={"LLAMA_API_KEY": "{key}"},
         shares_context=True,
     ),
@@ -144,11 +142,12 @@ def backend(spec: BackendSpec) -> Backend:
             f"source: `{spec.scheme}:` needs the program `{name}`, and there is none in PATH, which is {path}. {program.install} If it is elsewhere, "
             f'say where: environment = {{ PATH = "/its/folder:$PATH" }}.'
         )
-    placeholder, fetch = FETCHED[program.takes]
-    here = hub.local_copy(spec.location, folder=program.takes == "hf")
-    if here is not None and not (here.is_dir() if program.takes == "hf" else here.is_file()):
+    placeholder, fetch = FETCHED[FILES[spec.scheme]]
+    is_folder = FILES[spec.scheme] == "hf"
+    here = hub.local_copy(spec.location, folder=is_folder)
+    if here is not None and not (here.is_dir() if is_folder else here.is_file()):
         raise ConfigError(
-            f"source: there is no {'folder' if program.takes == 'hf' else 'file'} {here}. Check the path, or name a model of the hub."
+            f"source: there is no {'folder' if is_folder else 'file'} {here}. Check the path, or name a model of the hub."
         )
     told = ""
 
