@@ -138,8 +138,10 @@ def test_the_files_of_a_program(hub: Hub, tmp_path: Path) -> None:
     """A source of a program is pulled as what its program reads, and is here for the program and for the engines."""
     unilect(hub, tmp_path, "pull", "vllm:org/whole", "llama-server:org/repo:Q8_0")
     out, _ = unilect(hub, tmp_path, "pull", "--dry-run", "hf:org/whole", "org/repo:Q8_0")
+    unilect(hub, tmp_path, "rm", "vllm:org/whole", "--yes")
 
     assert "0 bytes would be fetched." in out
+    assert ["org/repo/m-Q8_0.gguf"] == [*listed(hub, tmp_path)]
 
 
 @pytest.mark.heavy

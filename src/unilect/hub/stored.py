@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
+from unilect.config.kinds import FILES
 from unilect.core.errors import ConfigError
 from unilect.hub import web_files
 from unilect.hub.repositories import REPO
@@ -228,7 +229,8 @@ def _of_addresses() -> Iterator[Entry]:
 def find_named(name: str, entries: Iterable[Entry]) -> list[Entry]:
     """Return the entries of a name: the one that is called so, or has this path, else those of the repository that is."""
     entries = list(entries)
-    plain = name.removeprefix("gguf:").removeprefix("hf:")
+    scheme, _, location = name.partition(":")
+    plain = location if scheme in FILES else name
     exact = [one for one in entries if one.name in (name, plain) or name == str(one.path)]
     if exact or not REPO.match(plain):
         return exact
