@@ -65,7 +65,7 @@ BUDGETS = {
     "fleet": 983,
     "fleet/driver": 1_004,
     "http": 1_087,
-    "hub": 1_263,
+    "hub": 1_265,
     "limits": 1_108,
     "models": 1_521,
     "residency": 882,
