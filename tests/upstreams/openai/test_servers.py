@@ -33,6 +33,8 @@ LIST = {
 PATHS = {"/load_model": {}, "/v1/chat/completions": {}, "/v1/completions": {}}
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+OTHER = {"type": "function", "function": {"name": "g", "parameters": {"type": "object"}}}
+NAMED_TOOL = {"type": "function", "function": {"name": "f"}}
 
 
 async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, tuple[str, ...]]:
@@ -77,6 +79,8 @@ async def asked(kind: str, request: Any) -> tuple[list[dict[str, Any]], Answer, 
         ("llama-server", {"reasoning_effort": "high"}, {"chat_template_kwargs": {"reasoning_effort": "high", "enable_thinking": True}, "return_progress": True, **STREAM}),
         ("vLLM", {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}, {"chat_template_kwargs": {"enable_thinking": False, "a": 1}, **STREAM}),
         ("vLLM", {"thinking_budget_tokens": 9, "reasoning_effort": "high"}, {"thinking_token_budget": 9, "reasoning_effort": "high", **STREAM}),
+        ("llama-server", {"tools": [TOOL, OTHER], "tool_choice": NAMED_TOOL}, {"tools": [TOOL], "tool_choice": "required", "return_progress": True, **STREAM}),
+        ("vLLM", {"tools": [TOOL, OTHER], "tool_choice": NAMED_TOOL}, {"tools": [TOOL, OTHER], "tool_choice": NAMED_TOOL, **STREAM}),
         ("Ollama", {"max_completion_tokens": 5, "tools": [TOOL]}, {"max_tokens": 5, "tools": [TOOL], **STREAM}),
         ("Ollama", {"max_completion_tokens": 5, "max_tokens": 7}, {"max_tokens": 7, **STREAM}),
         ("FastChat", {"max_completion_tokens": 5, "user": "u", "metadata": {"a": "b"}}, {"max_tokens": 5, "user": "u", "stream": True}),

@@ -22,6 +22,7 @@ from unilect.core.requests import (
     ChatRequest,
     Request,
     TextRequest,
+    ToolChoice,
 )
 
 
@@ -45,6 +46,7 @@ class ServerKind(Struct, frozen=True):
         completions, embeddings, rerank: It has these endpoints, or may have them.
         least_tokens: The smallest `max_tokens` that is safe.
         needs_user: It requires a user message.
+        names_tools: It calls the tool that `tool_choice` names; others drop that silently, and are sent this tool alone as one that must be called.
         flags: Parameters that its chat templates are told of, and nobody else there.
         continues: What has an answer go on with a last message of the assistant; None where that cannot be had.
         resumes: How it goes on with an answer that another one has begun, as in `Capabilities`.
@@ -71,6 +73,7 @@ class ServerKind(Struct, frozen=True):
     rerank: bool = False
     least_tokens: int = 0
     needs_user: bool = False
+    names_tools: bool = True
     flags: tuple[str, ...] = ()
     continues: Mapping[str, bool] | None = None
     resumes: Literal["text", "both"] | None = None
@@ -181,6 +184,7 @@ KINDS = (
         renamed={"repetition_penalty": "repeat_penalty"},
         one_choice=True,
         rerank=True,
+        names_tools=False,
         flags=("enable_thinking", "reasoning_effort"),
         continues={},
         resumes="both",
@@ -363,6 +367,10 @@ def more_fields(kind: ServerKind, request: Request) -> dict[str, Any]:
         more |= kind.continues
     if kind.tells_words and request.stop:
         more |= {"verbose": True, "response_fields": ["stopping_word"]}
+    if not kind.names_tools and isinstance(request.tool_choice, ToolChoice):
+        name = request.tool_choice.function.name
+        only = [tool for tool in request.tools or () if tool.function.name == name]
+        more |= {"tools": only, "tool_choice": "required"}
     return more
 
 
