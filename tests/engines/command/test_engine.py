@@ -22,7 +22,13 @@ from support.servers.serving import serve
 from unilect.api.backend import Backend
 from unilect.config.model import ModelConfig
 from unilect.config.server import Config
-from unilect.core.errors import BackendUnavailable, ConfigError, EngineDied, UnilectError
+from unilect.core.errors import (
+    BackendError,
+    BackendUnavailable,
+    ConfigError,
+    EngineDied,
+    UnilectError,
+)
 from unilect.demo import MODEL
 from unilect.engines.process.tree import descendants
 from unilect.models import sources
@@ -120,6 +126,45 @@ async def test_dies_in_an_answer() -> None:
         os.kill(servers_of(backend, "llama_server")[0], signal.SIGKILL)
         with pytest.raises(EngineDied, match="died during the answer"):
             await events_of(batches)
+
+
+async def test_ends_in_order(tmp_path: Path) -> None:
+    """A server that answers errors until it has ended has died of them, however long that takes; one that stays well has answered an error."""
+    script = tmp_path / "unwell.py"
+    script.write_text(_UNWELL)
+    async with engine(command=f"{sys.executable} {script} {{port}}", timeout_s=5) as backend:
+        await backend.start()
+        with pytest.raises(BackendError, match="status 500") as caught:
+            await answer(backend.generate(chat("well")))
+        assert not isinstance(caught.value, EngineDied)
+        with pytest.raises(EngineDied, match="died during the answer"):
+            await answer(backend.generate(chat("unwell")))
+        assert (1, 1) == (backend.children[0].starts, backend.children[0].deaths)
+
+
+#: A server that answers each request with an error, and after one ends with the tenth look at its health.
+_UNWELL = """
+import http.server, os, sys
+looks = []
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, body=b"{}"):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        if self.path == "/health" and looks:
+            looks.append(self)
+            if len(looks) > 10:
+                os._exit(0)
+            return self.answer(503)
+        self.answer(200, b'{"data": [{"id": "m"}]}')
+    def do_POST(self):
+        if b"unwell" in self.rfile.read(int(self.headers["Content-Length"])):
+            looks.append(self)
+        self.answer(500)
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
 
 
 @pytest.mark.parametrize(

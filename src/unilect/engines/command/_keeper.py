@@ -95,6 +95,7 @@ class Keeper:
         port: The one that it was given, or was found at.
         pid: The server's process; 0 before it runs.
         socket: Its unix socket; empty where it has a port.
+        health: The path whose answer showed that it is ready.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -104,6 +105,7 @@ class Keeper:
         self.port = self.pid = 0
         self._answers = False  # in HTTP, whatever it says
         self.socket: str = settings["socket"]
+        self.health = ""
         self._statuses: dict[int, int] = {}  # of what has ended
         self._log = Log(settings["secrets"])
         self._server = f"The server of the model {settings['name']}"
@@ -248,12 +250,12 @@ class Keeper:
 
     def _ask_there(self) -> str:
         """Ask the server at its port or socket; returns an empty text if it is ready, `_NOT_YET`, or why it never will be."""
-        if path := self._settings["health"]:
-            return "" if self._status_of(path) == 200 else _NOT_YET
-        status = self._status_of("/health")
-        if status not in (401, 403, 404, 405, 501):
+        self.health = self._settings["health"] or "/health"
+        status = self._status_of(self.health)
+        if self._settings["health"] or status not in (401, 403, 404, 405, 501):
             return "" if status == 200 else _NOT_YET
-        status = self._status_of("/v1/models")
+        self.health = "/v1/models"
+        status = self._status_of(self.health)
         if status in (401, 403):
             return f"{self._server} answers {status} to /v1/models: it asks for a key. Give it ours with {{key}}, or set `api_key`."
         return "" if status == 200 else _NOT_YET
@@ -364,9 +366,8 @@ def main() -> None:
     try:
         why = keeper.start()
         if not why:
-            _say(
-                words, {"ready": {"port": keeper.port, "socket": keeper.socket, "pid": keeper.pid}}
-            )
+            at = {"port": keeper.port, "socket": keeper.socket, "health": keeper.health}
+            _say(words, {"ready": {**at, "pid": keeper.pid}})
             keeper.event.wait()
     finally:  # also after a fault of ours
         keeper.end()

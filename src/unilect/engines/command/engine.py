@@ -8,7 +8,7 @@ kind and capabilities are detected anew, since another program may stand behind 
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,6 +54,7 @@ class Address(NamedTuple):
 
 _Value = TypeVar("_Value")
 _LOOK_TIMEOUT_S, _LOOK_PAUSE_S = 10.0, 1.0  # of a look at a server that has requests
+_ENDS_S, _UNWELL_PAUSE_S = 10.0, 0.05  # of a server that is not well, until it has ended
 _MARGIN_S = 10.0  # that the keeper has beside the server's own time to end
 #: By scheme, the placeholder of what a source names, and what fetches it.
 FETCHED = {"gguf": ("file", hub.local_file), "hf": ("folder", hub.local_folder)}
@@ -86,7 +87,9 @@ class CommandEngine(Backend):
             stop_timeout_s=config.stop_timeout_s + _MARGIN_S,
             is_keeper=True,
         )
-        self._supervisor = Supervisor(self._process, self._look, config.timeout_s)
+        self._supervisor = Supervisor(
+            self._process, self._look, config.timeout_s, outlast=self._outlast
+        )
         self._flowed = 0  # pieces of answers
         self.children = (self._process,)
         self.capabilities = structs.replace(
@@ -186,6 +189,25 @@ class CommandEngine(Backend):
                     return await upstream.check()
             except (TimeoutError, UnilectError):
                 await asyncio.sleep(_LOOK_PAUSE_S)
+
+    async def _outlast(self, life: int) -> None:
+        """Wait for the end of a server that is not well any more: one whose engine is gone (vLLM) answers errors until it has ended in order."""
+        process = self._process
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDS_S):
+                while process.alive and process.starts == life and not await self._is_well():
+                    await asyncio.sleep(_UNWELL_PAUSE_S)
+
+    async def _is_well(self) -> bool:
+        """Return True if the server still answers as it did when it was ready."""
+        at, server = await self._process.start(), (await self._locate())()
+        try:
+            await server.get(at["health"])
+        except UnilectError:
+            return False
+        finally:
+            await server.aclose()
+        return True
 
     async def _call(self, request: Any, ask: Callable[[Backend], Awaitable[_Value]]) -> _Value:
         """Return the one value that the server answers with."""

@@ -38,6 +38,7 @@ class Supervisor:
         hang_timeout_s: How long the answer may take.
         acks_requests: The child says at once when it takes a request up, or `ask` notes it (`Ticket.acked_at`): one of which neither tells for
             `hang_timeout_s`, though the child answers, has never come to the others, as where its chat template does not end.
+        outlast: Returns once a child that is about to end, and answers errors meanwhile, has ended; at once if it is well.
 
     Attributes:
         process: As given.
@@ -51,11 +52,12 @@ class Supervisor:
         ask: Callable[[], Awaitable[object]] | None = None,
         hang_timeout_s: float = 60.0,
         acks_requests: bool = False,
+        outlast: Callable[[int], Awaitable[None]] | None = None,
     ) -> None:
         self.process = process
         self.blame = CrashBlame()
         self.sizes = ""
-        self._ask = ask
+        self._ask, self._outlast = ask, outlast
         probe = self._probe if ask is not None else None
         self._ack_timeout_s = hang_timeout_s if acks_requests else float("inf")
         self._watchdog = Watchdog(probe, self._kill_silent, self._note_answer, hang_timeout_s)
@@ -126,6 +128,8 @@ class Supervisor:
             UnilectError: The error itself where the child lives; BackendUnavailable where it was stopped; EngineDied.
         """
         process = self.process
+        if self._outlast is not None:
+            await self._outlast(ticket.life)
         ended = process.closed or await process.has_ended(ticket.life)
         if process.closed:
             raise BackendUnavailable(
