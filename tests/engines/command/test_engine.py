@@ -132,8 +132,9 @@ async def test_ends_in_order(tmp_path: Path) -> None:
     """A server that answers errors until it has ended has died of them, however long that takes; one that stays well has answered an error."""
     script = tmp_path / "unwell.py"
     script.write_text(_UNWELL)
-    async with engine(command=f"{sys.executable} {script} {{port}}", timeout_s=5) as backend:
+    async with engine(command=f"{sys.executable} {script} {{port}}", model="m") as backend:
         await backend.start()
+        await backend.check()  # a list of its models is an error, too, as transformers' without a cache
         with pytest.raises(BackendError, match="status 500") as caught:
             await answer(backend.generate(chat("well")))
         assert not isinstance(caught.value, EngineDied)
@@ -158,7 +159,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if len(looks) > 10:
                 os._exit(0)
             return self.answer(503)
-        self.answer(200, b'{"data": [{"id": "m"}]}')
+        self.answer(200 if self.path == "/health" else 500)
     def do_POST(self):
         if b"unwell" in self.rfile.read(int(self.headers["Content-Length"])):
             looks.append(self)

@@ -166,8 +166,8 @@ class CommandEngine(Backend):
 
     async def check(self) -> None:
         """Wait until a server that died is back, and see whether it is well; see `Backend`."""
-        await self._process.start()
-        await (await self._connect()).check()
+        await self._connect()
+        await self._ask_health()
 
     async def aclose(self) -> None:
         """Stop the server; see `Backend`."""
@@ -185,8 +185,7 @@ class CommandEngine(Backend):
         while process.alive and process.starts == life and self._flowed == flowed:
             try:
                 async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                    upstream = await self._connect()  # an earlier life's is nobody's any more
-                    return await upstream.check()
+                    return await self._ask_health()
             except (TimeoutError, UnilectError):
                 await asyncio.sleep(_LOOK_PAUSE_S)
 
@@ -199,15 +198,19 @@ class CommandEngine(Backend):
                     await asyncio.sleep(_UNWELL_PAUSE_S)
 
     async def _is_well(self) -> bool:
-        """Return True if the server still answers as it did when it was ready."""
+        try:
+            await self._ask_health()
+        except UnilectError:
+            return False
+        return True
+
+    async def _ask_health(self) -> None:
+        """Have the server's present life answer as it did when it was ready. Errors as for any request."""
         at, server = await self._process.start(), (await self._locate())()
         try:
             await server.get(at["health"])
-        except UnilectError:
-            return False
         finally:
             await server.aclose()
-        return True
 
     async def _call(self, request: Any, ask: Callable[[Backend], Awaitable[_Value]]) -> _Value:
         """Return the one value that the server answers with."""
