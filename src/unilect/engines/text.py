@@ -1,12 +1,10 @@
 """
-Incremental detokenization: only whole characters, and stop sequences that match across tokens.
+Incremental detokenization: only whole characters.
 
 It imports nothing that imports, since the child that generates does.
 """
 
 from collections.abc import Callable, Sequence
-
-from unilect.core.marks import count_overlap
 
 REPLACEMENT = "\ufffd"
 #: Characters that an older tokenizer rewrites to full width once it sees the character after it.
@@ -81,35 +79,3 @@ class Decoder:
             return self._decode(tokens)
         except UnicodeDecodeError:
             return None
-
-
-class StopWords:
-    """
-    Cuts a text before the first stop word.
-
-    Attributes:
-        found: The first one, once there was one.
-        held: What is not told yet, because a stop word may begin there.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._words = tuple(words)
-        self.held = ""
-        self.found: str | None = None
-
-    def feed(self, text: str) -> str:
-        """Return the text that is certainly before any stop word; its end is held back where a word may begin there."""
-        text = self.held + text
-        places = [(at, word) for word in self._words if (at := text.find(word)) >= 0]
-        if places:
-            at, self.found = min(places)
-            self.held = ""
-            return text[:at]
-        held = max((count_overlap(text, word) for word in self._words), default=0)
-        self.held = text[len(text) - held :]
-        return text[: len(text) - held]
-
-    def end(self) -> str:
-        """Return the text that was held back, at the end of the answer."""
-        held, self.held = self.held, ""
-        return held

@@ -134,7 +134,9 @@ async def test_ends_in_order(tmp_path: Path) -> None:
     script.write_text(_UNWELL)
     async with engine(command=f"{sys.executable} {script} {{port}}", model="m") as backend:
         await backend.start()
-        await backend.check()  # a list of its models is an error, too, as transformers' without a cache
+        await (
+            backend.check()
+        )  # a list of its models is an error, too, as transformers' without a cache
         with pytest.raises(BackendError, match="status 500") as caught:
             await answer(backend.generate(chat("well")))
         assert not isinstance(caught.value, EngineDied)

@@ -25,8 +25,9 @@ from chatglm_cpp._C import GenerationConfig
 
 from unilect.core.errors import UnilectError
 from unilect.core.events import Event, Extra, Finish, FinishReason, Progress, TextDelta, Usage
+from unilect.core.stop_words import StopWords
 from unilect.engines.process import child
-from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder, StopWords
+from unilect.engines.text import PUNCTUATION, REPLACEMENT, Decoder
 from unilect.http.error_bodies import server_fault, too_long
 from unilect.wire import frames
 

@@ -44,6 +44,7 @@ class ServerKind(Struct, frozen=True):
         stream_options: It accepts `stream_options`, for the usage of a stream.
         stops_whole: It stops when a non-streaming client disconnects.
         completions, embeddings, rerank: It has these endpoints, or may have them.
+        keeps_stop_words: The text of an answer has the stop word that ended it, and what came with it in one token.
         least_tokens: The smallest `max_tokens` that is safe.
         needs_user: It requires a user message.
         names_tools: It calls the tool that `tool_choice` names; others drop that silently, and are sent this tool alone as one that must be called.
@@ -71,6 +72,7 @@ class ServerKind(Struct, frozen=True):
     completions: bool = True
     embeddings: bool = True
     rerank: bool = False
+    keeps_stop_words: bool = False
     least_tokens: int = 0
     needs_user: bool = False
     names_tools: bool = True
@@ -229,6 +231,7 @@ KINDS = (
         takes=_TRANSFORMERS,
         one_choice=True,
         stream_options=False,
+        keeps_stop_words=True,
         embeddings=False,
     ),
 )

@@ -38,13 +38,14 @@ from unilect.runtime.tasks import join_shared, spawn_detached
 from unilect.upstreams.openai._again import Forms, PatientServer, in_form
 from unilect.upstreams.openai._salt import Salts
 from unilect.upstreams.openai._servers import UNKNOWN, check, more_fields, wire_fields
+from unilect.upstreams.openai._stops import cutter
 from unilect.upstreams.openai._tokens import Tokens
 from unilect.upstreams.openai.detect import choose, learn, model_cards
 from unilect.upstreams.openai.tei import TextEmbeddings
 from unilect.wire import rerank as ranking
 from unilect.wire.chunks import ChunkDecoder
 from unilect.wire.embeddings import decode_embeddings
-from unilect.wire.stream import stream
+from unilect.wire.stream import map_batches, stream
 from unilect.wire.whole import decode_whole
 
 log = logging.getLogger("unilect")
@@ -166,9 +167,11 @@ class OpenAIUpstream(Backend):
         body_of = self._whole_body if whole else self._stream_body
         server = PatientServer(self._server, request, body_of, self._forms)
         if whole:
-            return _whole(server, path, server.body(), _choices(request))
-        decoder = ChunkDecoder(not request.stream, _choices(request))
-        return stream(server.stream, path, server.body(), decoder, current_request().push)
+            batches = _whole(server, path, server.body(), _choices(request))
+        else:
+            decoder = ChunkDecoder(not request.stream, _choices(request))
+            batches = stream(server.stream, path, server.body(), decoder, current_request().push)
+        return batches if not self.kind.keeps_stop_words else map_batches(batches, cutter(request))
 
     async def embed(self, request: EmbeddingRequest) -> Embeddings:
         """Embed the inputs of a request; see `Backend`."""

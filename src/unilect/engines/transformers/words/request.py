@@ -24,7 +24,8 @@ from unilect.core.events import (
     Usage,
 )
 from unilect.core.requests import ChatRequest, CompletionRequest, GenerationRequest, TextRequest
-from unilect.engines.text import Decoder, StopWords
+from unilect.core.stop_words import StopWords
+from unilect.engines.text import Decoder
 from unilect.engines.transformers.batch.budget import ThoughtBudget
 from unilect.engines.transformers.job import (
     Constraint,
