@@ -14,6 +14,8 @@ from unilect.config.server import Config
 from unilect.core.errors import BackendUnavailable, ModelTooLarge, QueueFull, QueueTimeout
 from unilect.models.model import Model
 from unilect.models.stays import Stays
+from unilect.residency.residency import Residency
+from unilect.residency.seat import State
 from unilect.runtime.context import CURRENT_REQUEST, Context
 from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
@@ -566,3 +568,14 @@ async def test_what_a_stream_hears_meanwhile(monkeypatch: pytest.MonkeyPatch) ->
 
     assert heard == b": waiting for memory to load b, about 1 s left\n"
     assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_stage_of_a_load() -> None:
+    """The rest of a load is told as long as one is expected, and after that for how long it has lasted."""
+    seat = Residency(10).take(model("a"))
+    assert seat is not None
+    seat.enter(State.GIVEN)
+    seat.expected_s = 3.5
+    assert "loading a, about 4 s left" == seat.stage
+    seat.expected_s = 0.0
+    assert "loading a, for 0 s so far" == seat.stage

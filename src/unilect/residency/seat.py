@@ -223,8 +223,11 @@ class Seat:
     @property
     def stage(self) -> str:
         """The wait of a request for it, in a few words."""
+        name, so_far_s = self.model.name, time.monotonic() - self._begins_at
+        if self.starts and so_far_s >= self.expected_s:
+            return f"loading {name}, for {so_far_s:.0f} s so far"
         what = "loading" if self.has_place else "waiting for memory to load"
-        return f"{what} {self.model.name}, about {math.ceil(self.wait_s)} s left"
+        return f"{what} {name}, about {math.ceil(self.wait_s)} s left"
 
     async def wait(self, until: float | None, timeout_s: float) -> None:
         """As `Residency.wait`."""

@@ -245,6 +245,30 @@ async def test_dies_in_pieces(tmp_path: Path) -> None:
         assert await ended
 
 
+async def test_tidies(tmp_path: Path) -> None:
+    """What a server that was killed has beside itself gets the time to tidy up, as Python's tracker of shared memory does."""
+    script, tidied = tmp_path / "tracked.py", tmp_path / "tidied"
+    script.write_text(_TRACKED)
+    async with engine(
+        command=f"{sys.executable} {script} {{port}} {tidied}", health="/"
+    ) as backend:
+        process: Any = backend.children[0]
+        await process.start()
+        os.kill(process._ready["pid"], signal.SIGKILL)
+        assert await process.has_ended(1)
+        assert tidied.exists()
+
+
+#: A server with a process that heeds no SIGTERM, and waits for its end.
+_TRACKED = """
+import http.server, os, subprocess, sys
+script = 'trap "" TERM; cat; "$0" -c pass; touch "$1"'
+end, begin = os.pipe()
+subprocess.Popen(["sh", "-c", script, sys.executable, sys.argv[2]], stdin=end)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()
+"""
+
+
 async def test_secrets_of_several_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     """No line of a value, no value that begins like another, and no output of the stop command is told."""
     monkeypatch.setenv("LINES", "first-line\nsecond-line")
