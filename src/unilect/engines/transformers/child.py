@@ -29,7 +29,6 @@ from unilect.core.errors import (
 )
 from unilect.core.ranking import RerankRequest
 from unilect.core.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from unilect.engines.process import child
 from unilect.engines.text_bounds import beyond
 from unilect.engines.transformers.batch.constraint import AfterThought, Grammars
 from unilect.engines.transformers.batch.loop import BatchLoop
@@ -392,12 +391,3 @@ def meaning(error: Exception) -> UnilectError:
 def _template(tokenizer: Any) -> str:
     template = getattr(tokenizer, "chat_template", None) or ""
     return one_template(template) if isinstance(template, dict) else str(template)
-
-
-def serve(settings: dict[str, Any]) -> dict[str, Any]:
-    """Load the model of the settings and serve it."""
-    return Child(settings).start(settings["socket_path"])
-
-
-if __name__ == "__main__":
-    child.run(serve)

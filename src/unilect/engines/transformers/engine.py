@@ -63,7 +63,6 @@ from unilect.wire import frames
 from unilect.wire.llamacpp import with_prompt_tokens
 
 log = logging.getLogger("unilect")
-_CHILD = "unilect.engines.transformers.child"
 _OF_OTHERS = ("chat completions", "completions", "embeddings")
 _WHY_NOT = dict.fromkeys(_OF_OTHERS, "it is a reranker, for /v1/rerank")
 _READ = 0.9  # of the time until a model is ready, when all of its weights have been read
@@ -107,7 +106,7 @@ class HfServer(FrameServer):
         self._size = settings["size_bytes"] / settings["stored_bytes"] * 4
         process = ChildProcess(
             name,
-            python_command(_CHILD),
+            python_command("unilect.engines.transformers"),
             lambda socket_path: settings | {"socket_path": socket_path},
             start_timeout_s=config.start_timeout_s,
             on_progress=partial(self._report, on_progress) if on_progress is not None else None,
