@@ -94,6 +94,19 @@ def test_fields(path: Path) -> None:
     assert {name: value for name, _, _, value in values} == read_head(path).fields
 
 
+@pytest.mark.parametrize("at", [0, 499, 500, 1234, 2099])
+@pytest.mark.parametrize("others", ["", "x", "<|fim_", "\0" * 8, "x" * 63, "x" * 64, "x" * 300])
+def test_the_marks_of_a_vocabulary(path: Path, others: str, at: int) -> None:
+    """Marks are found wherever they stand among tokens of any length, and the field behind them is read."""
+    texts = [others if number % 3 else f"<{number}" for number in range(2100)]
+    texts[at] = texts[-1] = "<|fim_prefix|>"
+    vocabulary = struct.pack("<IQ", STRING, len(texts)) + b"".join(map(text, texts))
+    path.write_bytes(gguf([field("tokens", ARRAY, vocabulary), ARCHITECTURE]))
+    head = read_head(path)
+
+    assert ({b"<|fim_prefix|>": at}, "llama") == (head.marks, head.architecture)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_small_model(path: Path, version: int) -> None:
     """A sound file of either version is taken."""
@@ -154,6 +167,18 @@ BROKEN = [
     ("long numbers", gguf([field("a", ARRAY, struct.pack("<I", 4) + LIE)])),
     ("long texts", gguf([field("a", ARRAY, struct.pack("<I", 8) + LIE)])),
     ("many empty texts", gguf([field("a", ARRAY, struct.pack("<IQ", 8, 2**20))])),
+    (
+        "a text that is too long among many",
+        gguf(
+            [
+                field(
+                    "a",
+                    ARRAY,
+                    struct.pack("<IQ", 8, 1000) + text("a") * 700 + LIE + text("a") * 299,
+                )
+            ]
+        ),
+    ),
     ("nested arrays", gguf([field("a", ARRAY, struct.pack("<IQ", 9, 1) * 50)])),
     ("unknown elements", gguf([field("a", ARRAY, struct.pack("<IQ", 99, 1))])),
     ("five dimensions", gguf(tensors=[tensor(shape=(1, 1, 1, 1, 1))])),
