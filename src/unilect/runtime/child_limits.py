@@ -53,10 +53,21 @@ def data_bytes() -> int | None:
     return None if data is None else data * 1024
 
 
+def read_kernel_file(file: Path) -> str:
+    """
+    Return the text of one of the kernel's files; they are short, and a server's start reads a thousand, which buffers would slow down.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with file.open("rb", buffering=0) as raw:
+        return raw.read().decode()
+
+
 def field_of(file: Path, name: str) -> int | None:
     """Return the number behind a name in one of the kernel's files; None where there is none."""
     try:
-        lines = file.read_text().splitlines()
+        lines = read_kernel_file(file).splitlines()
     except OSError:
         return None
     found = (line.split() for line in lines if line.startswith(name))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from unilect.runtime.child_limits import field_of
+from unilect.runtime.child_limits import field_of, read_kernel_file
 
 MIB = 2**20
 #: The files of a control group's limit and use, and the field of what can be dropped at once, in each version of them.
@@ -114,7 +114,7 @@ def _groups(root: Path) -> Iterator[Group]:
     """
     top = root / "sys" / "fs" / "cgroup"
     try:
-        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+        lines = read_kernel_file(root / "proc" / "self" / "cgroup").splitlines()
     except OSError:
         lines = []
     paths = {kinds: path for _, kinds, path in (line.split(":", 2) for line in lines if line.count(":") > 1)}  # fmt: skip
@@ -149,6 +149,6 @@ def _files_of(top: Path, path: str, files: tuple[str, str, str]) -> list[tuple[P
 def _number(file: Path) -> int | None:
     """Return the only number of a file; None where there is none, as in `max`."""
     try:
-        return int(file.read_text())
+        return int(read_kernel_file(file))
     except (OSError, ValueError):
         return None
