@@ -86,7 +86,7 @@ async def test_lives(caplog: pytest.LogCaptureFixture) -> None:
         await backend.check()
         await until(lambda: len(events.last) == 2)
     died, back = events.last
-    killed = r"m: died after \d+ s: killed \(SIGKILL\): by hand, or by the system for want of memory; it is started again at once; its log ends: \S.*"
+    killed = r"m: died after \d+ s: killed \(SIGKILL\): by hand, or by the system for want of memory; it is started again at once; its log says: \S.*"
     assert re.fullmatch(killed, died.reason)
     assert ("died", -signal.SIGKILL) == (died.kind, died.numbers["status"])
     assert "restarted" == back.kind
@@ -234,7 +234,8 @@ async def test_dies_in_pieces(tmp_path: Path) -> None:
     """A server is seen to end as soon as its own process does, while others of it are still being ended."""
     script = f"setsid sh -c 'trap : TERM; while :; do sleep 9; done' & exec {PLAIN}"
     stop = ["sh", "-c", f"while [ ! -e {tmp_path}/go ]; do sleep 0.02; done"]
-    async with engine(command=["sh", "-c", script], health="/", stop_command=stop) as backend:
+    table = {"command": ["sh", "-c", script], "health": "/", "stop_command": stop}
+    async with engine(**table, stop_timeout_s=1.0) as backend:
         process: Any = backend.children[0]
         await process.start()
         os.kill(servers_of(backend, "http.server")[-1], signal.SIGKILL)

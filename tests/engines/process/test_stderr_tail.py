@@ -28,6 +28,23 @@ def test_a_line_without_an_end(unit: str) -> None:
     assert effort_s(kept.of_memory, 0.1) < 0.1
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (["(A) ERROR 11-28 [core.py:1] 5 left", "x.y.EngineDeadError: gone", "INFO: bye", "- leaked function"], "x.y.EngineDeadError: gone"),
+        (["INFO: NoError here", "GET / 200"], "GET / 200"),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_last_word_of_another(lines: list[str], told: str) -> None:
+    """Of the log of another's server the last line that tells of an error is told, and where there is none, the last one."""
+    kept = StderrTail(tells_all=True)
+    for line in lines:
+        kept.append(line.encode())
+
+    assert told == kept.last_word
+
+
 def words(*lines: str) -> StderrTail:
     """What is kept of these lines."""
     kept = StderrTail()

@@ -41,7 +41,6 @@ _QUICK_S = 3.0
 _LOOK_S = 1.0  # between two looks at its progress
 _ASK_TIMEOUT_S = 2.0
 _SETTLES_S = 1.0  # a server whose port another process answers on may be about to fail
-_TIDIES_S = 1.0  # what is left of a server that has ended itself, such as Python's tracker of shared memory, which removes it then
 _REAPED_S = 5.0  # from SIGKILL to the end
 #: In one look: what a server that waits for nothing takes to answer our own questions is less.
 _PROGRESS_CPU_S, _PROGRESS_BYTES = 0.1, 2**20
@@ -302,8 +301,10 @@ class Keeper:
         return f"killed ({name_signal(-status)})"
 
     def end(self) -> None:
-        """End all processes of the server; where it has ended itself, what is left of them soon. What is not below us is the stop command's to end."""
-        has_ended = self._status is not None
+        """
+        End all processes of the server. Where it has ended itself, what is left has its time, too: Python's tracker removes shared memory then. What
+        is not below us is the stop command's to end.
+        """
         until = time.monotonic() + self._settings["stop_timeout_s"]
         if self.pid and self._settings["stop_words"]:
             with suppress(OSError):
@@ -314,8 +315,6 @@ class Keeper:
                 while stopper not in self._statuses and time.monotonic() < until:
                     time.sleep(_PAUSES_S[0])
         self._signal(signal.SIGTERM)
-        if has_ended:
-            until = min(until, time.monotonic() + _TIDIES_S)
         if not self._wait_for_end(until):
             until = time.monotonic() + _REAPED_S
             while time.monotonic() < until:

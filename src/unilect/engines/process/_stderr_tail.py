@@ -30,6 +30,8 @@ _DEBUGGER = re.compile(
 _TELLING = re.compile(
     r"error|failed|cannot|unable|invalid|unknown|not support|out of memory|bad_alloc", re.IGNORECASE
 )
+#: In the log of a server of another make, a line that tells of an error, by its level or by the name of an exception.
+_OF_ERROR = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|\w{0,64}(?:Error|Exception)(?=:))")
 #: Forms that leave no room for what a client wrote: the place of an assertion, the name of an exception, a size.
 _HARMLESS = (
     re.compile(r"\S*?(?P<told>[\w-]{1,40}\.(?:c|cpp|h|cu|m):\d{1,6}: GGML_ASSERT)\("),
@@ -97,9 +99,13 @@ class StderrTail:
 
     @property
     def last_word(self) -> str:
-        """The line that is told of a child that served: the last one of another's server, else the first whose form may be told; empty for none."""
+        """
+        The line that is told of a child that served: of another's server the last one that tells of an error, else its last one; of ours the
+        first whose form may be told; empty for none.
+        """
         if self._tells_all:
-            return self._lines[-1][:_MOST_CHARACTERS] if self._lines else ""
+            errors = [line for line in self._lines if _OF_ERROR.search(line)]
+            return (errors or [*self._lines] or [""])[-1][:_MOST_CHARACTERS]
         return next(iter(self._select_harmless()), "")
 
     def of_memory(self) -> bool:

@@ -421,7 +421,7 @@ class ChildProcess:
         ran_s, line = time.monotonic() - self._ready_at, self._stderr_tail.last_word
         how = f"{self._hung}, and was killed" if self._hung else describe_exit(status)
         told = f"{'hung' if self._hung else 'died'} after {ran_s:.0f} s: {how}; {self.restarts.describe()}"
-        told += f"; its log ends: {line}" if line else ""
+        told += f"; its log says: {line}" if line else ""
         numbers = {"ran_s": ran_s, "restart_s": self.restarts.rest_s}
         if status is not None:
             numbers["status"] = status
