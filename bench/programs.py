@@ -45,7 +45,7 @@ import report
 from machine_room import BUNDLED, Server, engines_bytes
 
 from unilect import testing
-from unilect.cli._try import to_toml
+from unilect.config.document import write_value
 from unilect.config.model import ModelConfig
 from unilect.models import sources
 
@@ -117,9 +117,12 @@ def vllm(folder: Path) -> Program:
 @asynccontextmanager
 async def serving(models: Mapping[str, Any], folder: Path) -> AsyncGenerator[tuple[Server, int]]:
     """A server with tables of models, of which only one fits; and its process."""
-    tables = "".join(to_toml(name, WAITS | table) for name, table in models.items())
+    lines = list[str]()
+    for name, table in models.items():
+        lines += [f"[models.{name}]", *(f"{option} = {write_value(value)}" for option, value in (table | WAITS).items())]  # fmt: skip
     port, socket, config = processes.free_port(), folder / "admin.sock", folder / "server.toml"
-    config.write_text(f'port = {port}\nmemory = "{BUDGET}"\n[admin]\nlisten = "{socket}"\n{tables}')
+    head = [f"port = {port}", f'memory = "{BUDGET}"', "[admin]", f'listen = "{socket}"']
+    config.write_text("\n".join([*head, *lines]))
     command = [str(processes.unilect()), "serve", "--config", str(config)]
     own = {"XDG_DATA_HOME": str(folder)}  # nothing is known of earlier loads
     log = folder / "log"
@@ -210,15 +213,21 @@ class Life:
         first = await self.get(server, "m", "first request")
         self.row |= {"load s": first.seconds, "told": first.stages[-1] if first.stages else None}
         whole = await self.get(server, "m", "answer", tokens=100)
-        largest = max(processes_of(pid), key=lambda one: processes.rss_mb(one, False))
+        own = processes_of(pid)
+        shared = shared_files(own)
+        largest = max(own, key=lambda one: processes.rss_mb(one, False))
         broken = await ask(server, "m", 100, on_text=lambda: os.kill(largest, signal.SIGKILL))
         same = "goes on" if broken.text == whole.text else f"{len(broken.text)} of {len(whole.text)} characters"  # fmt: skip
         self.row["broken answer"] = "ends with an error" if broken.error else same
         self.told.append(f"broken answer: {broken.error or same}")
         again = await self.get(server, "m", "after a kill")
         self.row["after a kill s"] = broken.seconds + again.seconds
-        os.kill(processes_of(pid)[0], signal.SIGKILL)
+        self.check(not (left := left_of(own, shared)), f"left behind by a kill: {left}")
+        own = processes_of(pid)
+        shared = shared_files(own)
+        os.kill(own[0], signal.SIGKILL)
         self.row["after another s"] = (await self.get(server, "m", "after another kill")).seconds
+        self.check(not (left := left_of(own, shared)), f"left behind by another kill: {left}")
         events = [one["kind"] for one in await server.events("m")]
         self.check(events.count("died") == events.count("restarted") == 2, f"events: {events}")
         await self.exchange(server, pid)

@@ -1,5 +1,6 @@
 """Tests of unilect.engines.command.programs."""
 
+import asyncio
 import json
 import logging
 import os
@@ -180,7 +181,7 @@ async def test_serves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: p
 @pytest.mark.live
 @pytest.mark.skipif(not LLAMA_SERVER, reason="UNILECT_TEST_LLAMA_SERVER names no llama-server")
 async def test_a_llama_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """llama.cpp's own program writes, calls tools and makes vectors by its preset, comes back after a kill, and a flag that it has not is told."""
+    """llama.cpp's own program writes, calls tools, keeps to a form for more than it takes at a time, and makes vectors by its preset, comes back after a kill, and a flag that it has not is told."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     table = {"context": 512, "parallel": 2, "threads": 1, "environment": {"PATH": f"{Path(LLAMA_SERVER).parent}:$PATH"}}  # fmt: skip
     source = f"llama-server:{MODEL}"
@@ -199,6 +200,17 @@ async def test_a_llama_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         asked = chat("Weather in Paris?", max_tokens=60, tools=[weather], tool_choice="required")
         called = await answer(backend.generate(asked))
         assert ["get_weather"] == [call.name for call in called.choices[0].tool_calls]
+        other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}  # fmt: skip
+        named = {"type": "function", "function": {"name": "get_time"}}
+        asked = chat("Weather in Paris?", max_tokens=60, tools=[weather, other], tool_choice=named)
+        called = await answer(backend.generate(asked))
+        assert ["get_time"] == [call.name for call in called.choices[0].tool_calls]
+        schema = {"type": "object", "properties": {"big": {"type": "boolean"}}, "required": ["big"], "additionalProperties": False}  # fmt: skip
+        form = {"type": "json_schema", "json_schema": {"name": "c", "schema": schema}}
+        asked = chat("What is the capital of France?", max_tokens=30, response_format=form)
+        told, *others = await asyncio.gather(*(answer(backend.generate(asked)) for _ in range(8)))
+        assert {"big"} == json.loads(told.choices[0].text or "").keys()
+        assert {told.choices[0].text} == {one.choices[0].text for one in others}
         vectors = await backend.embed(EmbeddingRequest(input=["Paris", "Rome"]))
         assert 2 == len(vectors.vectors)
     finally:
