@@ -187,6 +187,7 @@ class Life:
         row: Of the table.
         failures: What is not as it has to be.
         events: The reasons of the events of both models.
+        told: The end of the broken answer, and what `try` prints.
     """
 
     def __init__(self) -> None:
