@@ -10,7 +10,7 @@ async (examples) => {
   const ours = (node, inside) => {
     const name = node.className;
     if (name === "md-code") return pre(node.querySelector(".md-language").textContent, node.querySelector("code").textContent);
-    if (name === "md-table" || name === "md-part") return inside();
+    if (["md-table", "md-part", "md-section"].includes(name)) return inside();
     if (node.localName === "p" && node.parentNode.localName === "li" && !node.parentNode.parentNode.classList.contains("md-loose")) return inside();
     if (node.classList.contains("md-image")) return `<img ${address(node)} ${node.textContent === "image" ? "" : node.textContent}>`;
     return node.localName === "a" || name === "md-refused" ? `<a ${address(node)}>${inside()}</a>` : null;

@@ -1,21 +1,18 @@
 /** The chat: conversations on the left, one or two threads beside each other, and the composer below them. */
 
-import { apiMessages, requestBody } from "./answer.js";
 import { catalogue, loadCatalogue } from "./catalogue.js";
-import { saveFile } from "./clipboard.js";
-import { codeView } from "./code.js";
 import { composerView } from "./composer.js";
 import { newConversation } from "./conversation.js";
 import { exportAll, forget, importText, listHeads, load } from "./history.js";
-import { messageView } from "./message.js";
-import { settingsView } from "./parameters.js";
-import { settings } from "./session.js";
+import { loadSettings, settings } from "./session.js";
 import { Thread } from "./thread.js";
-import { each, effect, h, onEnd, signal } from "./view.js";
+import { addStyles, each, effect, h, onEnd, signal } from "./view.js";
 
 const heads = signal([]);
 const threads = signal([]); // one, or two that are asked the same
 const trouble = signal("");
+/** The modules that a first visit does not wait for: they are read behind the list of models. */
+const [message, panels] = [signal(null), signal(null)];
 
 async function refresh() {
   heads.value = await listHeads().catch(() => []);
@@ -24,10 +21,10 @@ async function refresh() {
 /** Read the models, and begin with the one that the server names. */
 async function begin() {
   trouble.value = "";
-  try {
-    await loadCatalogue();
-  } catch (error) {
-    trouble.value = error.message;
+  const [known] = await Promise.allSettled([loadCatalogue(), loadSettings()]);
+  requestAnimationFrame(() => setTimeout(loadRest)); // behind the frame that shows the models
+  if (known.status === "rejected") {
+    trouble.value = known.reason.message;
     return;
   }
   const names = catalogue.peek().map((one) => one.id);
@@ -37,9 +34,20 @@ async function begin() {
   for (const thread of threads.peek()) if (!thread.model.peek()) thread.model.value = first;
 }
 
+/** Read what shows messages, and what is beside them. */
+async function loadRest() {
+  try {
+    [message.value] = await Promise.all([import("./message.js"), addStyles("markdown.css")]);
+    panels.value = await import("./panel.js");
+  } catch (error) {
+    trouble.value = `A part of the page could not be loaded: ${error.message}`;
+  }
+}
+
 /** Show the chat; `rest` is the id of a conversation, or empty for a new one. */
 export function show(rest) {
   refresh();
+  if (rest.peek()) loadRest();
   begin();
   addEventListener("unilect:key", begin);
   onEnd(() => removeEventListener("unilect:key", begin));
@@ -59,7 +67,7 @@ export function show(rest) {
       h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek(), panel))),
       composerView(isRunning, say, () => threads.peek().forEach((one) => one.stop())),
     ),
-    () => panel.value && panelView(panel),
+    () => panel.value && panels.value?.panelView(panel),
   );
 }
 
@@ -102,11 +110,16 @@ function sidebar(rest) {
     h(
       "div.row.small",
       {},
-      h("button.quiet.small", { onclick: async () => saveFile("unilect-conversations.json", await exportAll()) }, "Export"),
+      h("button.quiet.small", { onclick: save }, "Export"),
       h("button.quiet.small", { onclick: () => picker.click() }, "Import"),
       picker,
     ),
   );
+}
+
+async function save() {
+  const { saveFile } = await import("./clipboard.js");
+  saveFile("unilect-conversations.json", await exportAll());
 }
 
 async function bring(picker) {
@@ -136,10 +149,15 @@ function headView(head, rest) {
 
 function threadView(thread, panel) {
   const list = h("div.messages", { role: "log", "aria-label": "Messages", tabindex: 0 });
-  let follows = true;
-  list.addEventListener("scroll", () => (follows = list.scrollTop + list.clientHeight > list.scrollHeight - 60));
+  let [follows, last] = [true, 0];
+  list.addEventListener("scroll", () => {
+    const isNear = list.scrollTop + list.clientHeight > list.scrollHeight - 60;
+    if (isNear || list.scrollTop < last) follows = isNear; // text that has come meanwhile is no scrolling
+    last = list.scrollTop;
+    list.classList.toggle("reads", !follows); // what is read stays where it is, whatever becomes of what is above
+  });
   const watcher = new ResizeObserver(() => follows && (list.scrollTop = list.scrollHeight));
-  const inner = h("div", {}, each(() => keyed(thread), (one) => one.key, (one) => messageView(one.peek().message, thread)), () => !thread.messages().length && emptyView());
+  const inner = h("div", {}, each(() => (message.value ? thread.messages() : []), (one) => one.id, (one) => message.peek().messageView(one.peek(), thread)), () => !thread.messages().length && emptyView());
   watcher.observe(inner);
   onEnd(() => watcher.disconnect());
   list.append(inner);
@@ -165,13 +183,6 @@ function threadView(thread, panel) {
   );
 }
 
-/** The messages of a thread, each with a key that changes when it has to be shown anew. */
-function keyed(thread) {
-  const running = thread.running.value;
-  const leaf = thread.conversation.value.leaf;
-  return thread.messages().map((message) => ({ message, key: `${message.id} ${message === running} ${message.id === leaf && Boolean(message.calls?.length)}` }));
-}
-
 function compare(thread) {
   const names = catalogue.peek().map((one) => one.id);
   const other = new Thread(names.find((one) => one !== thread.model.peek()) ?? thread.model.peek());
@@ -185,21 +196,4 @@ function close(thread) {
 
 function emptyView() {
   return h("div.empty", {}, h("strong.title", {}, settings.value.title), h("p.muted", {}, "Conversations stay in this browser."));
-}
-
-function panelView(panel) {
-  const { name, thread } = panel.value;
-  const body = () => {
-    try {
-      return codeView(requestBody(thread.model.value, thread.messages(), thread.settings.value));
-    } catch {
-      return codeView({ model: thread.model.value, messages: apiMessages(thread.messages(), thread.settings.value.system) });
-    }
-  };
-  return h(
-    "aside.panel",
-    { "aria-label": name === "code" ? "This conversation as a request" : "Settings" },
-    h("div.row", {}, h("h2.grow", {}, name === "code" ? "As a request" : "Settings"), h("button.quiet", { "aria-label": "Close", onclick: () => (panel.value = "") }, "×")),
-    name === "code" ? body : settingsView(thread),
-  );
 }

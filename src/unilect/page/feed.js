@@ -31,7 +31,7 @@ const KINDS = { models: [models, "name"], requests: [requests, "id"], failures: 
 let users = 0;
 let lastId = "";
 let stopReading = null;
-let channel = null;
+const channel = "BroadcastChannel" in window ? new BroadcastChannel("unilect.feed") : null;
 
 /** Return the seconds since the server has told of one of these last: it tells nothing of what only time changes. */
 export function elapsed(one) {
@@ -59,22 +59,17 @@ function update() {
   }
 }
 
-/** Have the feed follow this tab's visibility, and its key. */
-export function initFeed() {
-  document.addEventListener("visibilitychange", update);
-  if ("BroadcastChannel" in window) {
-    channel = new BroadcastChannel("unilect.feed");
-    channel.onmessage = ({ data }) => hear(data);
-  }
-}
-
 /** Read the stream again, as after a key was given. */
-export function restartFeed() {
+function restart() {
   stopReading?.();
   stopReading = null;
   lastId = "";
   update();
 }
+
+document.addEventListener("visibilitychange", update);
+addEventListener("unilect:key", restart);
+if (channel) channel.onmessage = ({ data }) => hear(data);
 
 function begin() {
   const abort = new AbortController();

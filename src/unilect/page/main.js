@@ -1,16 +1,16 @@
 /** The shell: the views by their names in the address, the keys that are asked for, light or dark. */
 
-import { initFeed, restartFeed } from "./feed.js";
+import * as chat from "./chat.js";
 import { loadSettings, setKey, settings, shareKeys, takeKeyFromAddress, wanted } from "./session.js";
-import { computed, effect, h, mount, signal } from "./view.js";
+import { addStyles, computed, effect, h, mount, signal } from "./view.js";
 
-/** The views: a name in the address, a title, and the module whose `show(rest)` makes it. */
+/** The views: a name in the address, a title, the module whose `show(rest)` makes it, and its styles beside those of the chat. */
 const VIEWS = [
-  { name: "chat", title: "Chat", load: () => import("./chat.js") },
-  { name: "live", title: "Live", load: () => import("./live.js") },
-  { name: "keys", title: "Keys & usage", load: () => import("./keys.js") },
-  { name: "connect", title: "Connect", load: () => import("./connect.js") },
-  { name: "api", title: "API", load: () => import("./api.js") },
+  { name: "chat", title: "Chat", load: () => chat, styles: [] },
+  { name: "live", title: "Live", load: () => import("./live.js"), styles: ["live.css", "plot.css"] },
+  { name: "keys", title: "Keys & usage", load: () => import("./keys.js"), styles: ["live.css"] },
+  { name: "connect", title: "Connect", load: () => import("./connect.js"), styles: ["live.css"] },
+  { name: "api", title: "API", load: () => import("./api.js"), styles: ["live.css"] },
 ];
 const THEMES = ["auto", "light", "dark"];
 
@@ -31,7 +31,7 @@ async function showView(main) {
   endView = () => {};
   main.setAttribute("aria-busy", "true");
   try {
-    const module = await one.load();
+    const [module] = await Promise.all([one.load(), ...one.styles.map(addStyles)]);
     if (one !== view.peek()) return;
     endView = mount(main, () => module.show(computed(() => place(address.value)[1])));
     document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -82,9 +82,7 @@ function keyDialog() {
           event.preventDefault();
           setKey(kind, input.value.trim());
           input.value = "";
-          if (kind === "operator") restartFeed();
           dialog.close();
-          dispatchEvent(new Event("unilect:key"));
         },
       },
       h("h2", { id: "key-title" }, kind === "operator" ? "The operator's key" : "An API key"),
@@ -107,10 +105,9 @@ function keyDialog() {
   return dialog;
 }
 
-async function start() {
+function start() {
   takeKeyFromAddress();
   shareKeys();
-  initFeed();
   const main = h("main", { id: "view", tabindex: -1 });
   document.body.replaceChildren();
   document.body.append(h("a.skip", { href: "#view", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to the view"), header(), main, keyDialog());
@@ -123,7 +120,7 @@ async function start() {
   effect(() => {
     document.title = view.value === VIEWS[0] ? settings.value.title : `${view.value.title} · ${settings.value.title}`;
   });
-  await loadSettings().catch(() => {});
+  loadSettings().catch(() => {});
   effect(() => {
     showView(main);
   });

@@ -2,7 +2,7 @@
 
 import { Cursor, alignments, cells, closesFence, fence, heading, isRule, isSettled, marker, task } from "./markdown_lines.js";
 import { CodeLeaf, Leaf } from "./markdown_leaves.js";
-import { codeBox, element, fill, tableBox, tableRow, taskBox } from "./markdown_boxes.js";
+import { codeBox, element, fill, openSection, tableBox, tableRow, taskBox } from "./markdown_boxes.js";
 import { Changes } from "./markdown_changes.js";
 
 /** How many blocks stand in each other; what goes deeper is text. */
@@ -186,13 +186,13 @@ export class Blocks {
     this.#close(kind === "paragraph" || kind === "table" ? depth - 1 : depth);
   }
 
-  /** The element that a new block goes into: a list takes only items. */
+  /** The element that a new block goes into: a list takes only items, and the whole text only sections. */
   #parent() {
     if (this.#tip.kind === "list") this.#close(this.#stack.length - 1);
     const { element: parent, kind } = this.#tip;
     if (this.#wasBlank && kind === "item" && parent.firstChild) this.#changes.addClass(parent.parentNode, "md-loose");
     this.#wasBlank = false;
-    return parent;
+    return kind === "root" ? openSection(parent, this.#changes) : parent;
   }
 
   #container(kind, node, more = {}) {
@@ -291,7 +291,7 @@ export class Blocks {
     else {
       tip.leaf.cut(lineStart - 1);
       tip.leaf.draw();
-      this.#changes.append(this.#tip.element, table.element);
+      this.#changes.append(tip.element.parentNode, table.element);
     }
     this.#stack.push({ kind: "table", element: table.body, aligns });
     return true;

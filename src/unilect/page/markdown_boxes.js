@@ -16,6 +16,22 @@ export function element(tag, name) {
   return node;
 }
 
+/** How many blocks a section has. */
+const SECTION = 16;
+
+/**
+ * The section that the next block of a text goes into: the browser passes over those that are out of sight.
+ * @param {Element} root
+ * @param {import("./markdown_changes.js").Changes} changes Takes a new section.
+ */
+export function openSection(root, changes) {
+  const last = root.lastElementChild;
+  if (last && last.childElementCount < SECTION) return last;
+  const next = element("div", "md-section");
+  changes.append(root, next);
+  return next;
+}
+
 /** Put a line of text into an element. */
 export function fill(node, text) {
   const leaf = new Leaf(node);

@@ -6,73 +6,91 @@ import { siblings } from "./conversation.js";
 import { copyText } from "./clipboard.js";
 import { Markdown, render } from "./markdown.js";
 import { checkAnswer } from "./schema.js";
-import { h, signal } from "./view.js";
+import { computed, h, signal } from "./view.js";
 
 const ROLES = { user: "You", tool: "Result", system: "System" };
 
-/** The texts of answers that have just ended, as they were drawn while they came: to draw a long one again holds the page. */
-const drawn = new WeakMap();
+/** Texts of old messages that are not drawn yet, the last one first; so much of a frame is given to them. */
+const waiting = [];
+const SLICE_MS = 10;
 
-/** Show a message of a thread. */
+/** Show a message of a thread; what is drawn of an answer that comes stays when it ends. */
 export function messageView(message, thread) {
-  const isRunning = thread.running.peek() === message;
+  const live = thread.running.peek() === message ? computed(() => thread.running.value === message) : signal(false);
   const raw = signal(message.role !== "assistant");
   const editing = signal(false);
   return h(
     `article.message.${message.role}`,
-    { "aria-label": `${ROLES[message.role] ?? message.model} said`, "aria-busy": isRunning ? "true" : null },
+    { "aria-label": `${ROLES[message.role] ?? message.model} said`, "aria-busy": () => (live.value ? "true" : null) },
     h("header", {}, h("strong", {}, message.role === "tool" ? `Result of ${message.name}` : (ROLES[message.role] ?? message.model)), branchesView(message, thread)),
-    message.role === "assistant" ? answerView(message, thread, isRunning, raw) : () => (editing.value ? editor(message, thread, editing) : textView(message, raw.value)),
+    message.role === "assistant" ? answerView(message, thread, live, raw) : () => (editing.value ? editor(message, thread, editing) : textView(message, raw.value)),
     message.images?.map((url) => h("img.attached", { src: url, alt: "An attached image" })),
-    !isRunning && actions(message, thread, raw, editing),
+    () => !live.value && actions(message, thread, raw, editing),
   );
 }
 
 function textView(message, isRaw) {
   if (isRaw) return h("div.plain", {}, message.content);
-  const element = drawn.get(message) ?? h("div");
-  if (!drawn.delete(message)) render(element, message.content);
+  const element = h("div");
+  if (!waiting.length) requestAnimationFrame(drawWaiting);
+  waiting.push([element, message.content]);
   return element;
 }
 
-/** The body of an answer: thoughts, text, calls, what went wrong. */
-function answerView(message, thread, isRunning, raw) {
-  if (!isRunning) {
+/** Draw texts as long as there is time in this frame: a long conversation is there at once, and its end first. */
+function drawWaiting() {
+  const end = performance.now() + SLICE_MS;
+  try {
+    while (waiting.length && performance.now() < end) {
+      const [element, text] = waiting.pop();
+      if (element.isConnected) render(element, text);
+    }
+  } finally {
+    if (waiting.length) requestAnimationFrame(drawWaiting);
+  }
+}
+
+/** The body of an answer: thoughts, text, and what comes behind it. */
+function answerView(message, thread, live, raw) {
+  if (!live.peek()) {
     return [
-      message.thoughts && thoughtsView(message.thoughts, message.thoughtsEnded !== undefined),
+      message.thoughts && thoughtsView(message.thoughts, message, thread, live, signal(false)),
       () => (raw.value ? rawView(message) : textView(message, false)),
-      message.calls?.length ? callsView(message, thread) : null,
-      message.schema && message.state === "done" && !message.calls?.length && schemaView(message),
-      message.error && h("p.notice.bad", { role: "alert" }, message.error.message),
-      message.state === "stopped" && h("p.muted.small", {}, "Stopped."),
+      endView(message, thread),
     ];
   }
-  const text = h("div");
+  const [thoughts, text] = [h("div"), h("div")];
   const reader = new Markdown(text);
   const wait = h("p.muted.waiting", { role: "status" }, () => thread.stage.value || "Waiting for the first token");
-  const thoughts = h("div");
-  const parts = h("div", {}, wait, thoughts, text);
-  let thinking = null;
   const canEnd = signal(false);
   describeModel(message.model).then((found) => (canEnd.value = found.continues === true && found.parameters?.continue_final_message === "native"), () => {});
-  for (const [kind, piece] of [["thoughts", message.thoughts], ["content", message.content]]) if (piece) take(kind, piece);
-  thread.listen(message, take);
-  function take(kind, piece) {
-    if (kind === "state") {
+  let thinking = null;
+  const take = (kind, piece) => {
+    if (kind === "state" && piece !== "answering") {
+      wait.remove();
       reader.end();
-      drawn.set(message, text);
     }
     if (kind !== "content" && kind !== "thoughts") return;
     wait.remove();
     if (kind === "content") {
       if (thinking) thinking.open = canEnd.value = false;
       reader.push(piece);
-    } else {
-      if (!thinking) thoughts.append((thinking = runningThoughts(thread, canEnd)));
-      thinking.children[1].append(piece);
-    }
-  }
-  return parts;
+    } else if (thinking) thinking.lastChild.append(piece);
+    else thoughts.append((thinking = thoughtsView(piece, message, thread, live, canEnd)));
+  };
+  for (const [kind, piece] of [["thoughts", message.thoughts], ["content", message.content]]) if (piece) take(kind, piece);
+  thread.listen(message, take);
+  return [wait, thoughts, () => (raw.value ? rawView(message) : text), () => !live.value && endView(message, thread)];
+}
+
+/** What stands behind an answer that has ended: its calls, how it follows its schema, what went wrong. */
+function endView(message, thread) {
+  return [
+    message.calls?.length ? callsView(message, thread) : null,
+    message.schema && message.state === "done" && !message.calls?.length && schemaView(message),
+    message.error && h("p.notice.bad", { role: "alert" }, message.error.message),
+    message.state === "stopped" && h("p.muted.small", {}, "Stopped."),
+  ];
 }
 
 /** Say if an answer follows the schema that it was asked for. */
@@ -82,17 +100,14 @@ function schemaView(message) {
   return h("p.small", {}, h("span", { class: `tag ${ok ? "good" : "bad"}` }, ok ? "follows the schema" : "does not follow the schema"), ` ${reason}${rest}`);
 }
 
-function thoughtsView(text, wereEnded) {
-  return h("details.thoughts", {}, h("summary", {}, wereEnded ? "Thoughts, ended by hand" : "Thoughts"), h("div.plain", {}, text));
-}
-
-/** Show thoughts that are on their way, with a button that ends them where the model can go on behind them. */
-function runningThoughts(thread, canEnd) {
+/** Show thoughts; those on their way have a button that ends them where the model can go on behind them. */
+function thoughtsView(text, message, thread, live, canEnd) {
   const end = () => {
     canEnd.value = false;
     thread.endThoughts();
   };
-  return h("details.thoughts", { open: true }, h("summary", {}, "Thoughts"), h("div.plain"), () => canEnd.value && h("button.small", { onclick: end }, "Answer now"));
+  const title = () => (live.value || message.thoughtsEnded === undefined ? "Thoughts" : "Thoughts, ended by hand");
+  return h("details.thoughts", { open: live.peek() }, h("summary", {}, title), () => canEnd.value && h("button.small", { onclick: end }, "Answer now"), h("div.plain", {}, text));
 }
 
 /** The text as the model wrote it; with log probabilities, each token with its own. */

@@ -34,12 +34,13 @@ function read(kind) {
   return sessionStorage.getItem(`unilect.key.${kind}`) ?? "";
 }
 
-/** Keep a key for this tab; an empty one is forgotten. */
+/** Keep a key for this tab, and tell all views so; an empty one is forgotten. */
 export function setKey(kind, key) {
   if (key) sessionStorage.setItem(`unilect.key.${kind}`, key);
   else sessionStorage.removeItem(`unilect.key.${kind}`);
   keys[kind].value = key;
   if (wanted.peek()?.kind === kind) wanted.value = null;
+  dispatchEvent(new Event("unilect:key"));
 }
 
 /** Take the operator's key out of the address, if it is there. */
@@ -65,9 +66,20 @@ export function shareKeys() {
   channel.postMessage({ asks: true });
 }
 
-/** Read the server's settings. */
-export async function loadSettings() {
-  settings.value = await json("page/settings");
+let asked = null; // for the settings
+
+/** Read the server's settings, once. */
+export function loadSettings() {
+  asked ??= json("page/settings").then(
+    (found) => {
+      settings.value = found;
+    },
+    (error) => {
+      asked = null;
+      throw error;
+    },
+  );
+  return asked;
 }
 
 const kindOf = (path) => (path.startsWith("admin/") ? "operator" : "client");

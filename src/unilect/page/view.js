@@ -232,6 +232,18 @@ function begin(item, render) {
   return row;
 }
 
+/** Add a style sheet of the page, once; returns when it is read. */
+export function addStyles(name) {
+  const href = `page/${name}`;
+  if (document.querySelector(`link[href="${href}"]`)) return;
+  const sheet = h("link", { rel: "stylesheet", href });
+  document.head.append(sheet);
+  return new Promise((done, fail) => {
+    sheet.onload = done;
+    sheet.onerror = () => fail(new Error(`${name} could not be read.`));
+  });
+}
+
 /** Show a view in an element, in place of what is there; returns what ends it. */
 export function mount(element, make) {
   const before = running;

@@ -55,18 +55,16 @@ class _File(Struct, frozen=True):
 
 
 @cache
-def _files() -> dict[str, _File]:
-    """Read the files of the page, by their names."""
-    return {
-        file.name: _read(file.read_bytes(), _TYPES[file.suffix])
-        for file in FOLDER.iterdir()
-        if file.suffix in _TYPES
-    }
+def _names() -> frozenset[str]:
+    return frozenset(file.name for file in FOLDER.iterdir() if file.suffix in _TYPES)
 
 
-def _read(body: bytes, kind: str) -> _File:
+@cache
+def _read(name: str) -> _File:
+    """Read one of the files when it is asked for first: to compress all of them at once would hold the server."""
+    body = (FOLDER / name).read_bytes()
     tag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
-    return _File(body, gzip.compress(body, mtime=0), kind, tag)
+    return _File(body, gzip.compress(body, mtime=0), _TYPES[Path(name).suffix], tag)
 
 
 def respond_file(request: web.Request, name: str) -> web.Response:
@@ -76,9 +74,9 @@ def respond_file(request: web.Request, name: str) -> web.Response:
     Raises:
         RouteNotFound: There is no such file.
     """
-    file = _files().get(name)
-    if file is None:
+    if name not in _names():
         raise RouteNotFound(f"The page has no file `{name[:100]}`.")
+    file = _read(name)
     headers = {**HEADERS, "Content-Type": file.type, "ETag": file.tag}
     if file.tag in request.headers.get("If-None-Match", ""):
         return web.Response(status=304, headers=headers)
@@ -98,6 +96,8 @@ def _needs_key(site: Site) -> bool:
 def routes(site: Site) -> list[Route]:
     """Return the routes below `/page/`; all but the one of clients' lines are public."""
 
+    own_version = version("unilect")
+
     async def get_page_settings(request: web.Request) -> web.StreamResponse:
         """Tell the page what this server is called, what a conversation begins with, and which keys it asks for."""
         page = site.config.page
@@ -107,7 +107,7 @@ def routes(site: Site) -> list[Route]:
             "system": page.system,
             "needs_key": _needs_key(site),
             "steer": page.steer,
-            "version": version("unilect"),
+            "version": own_version,
         }
         return web.Response(
             body=msgspec.json.encode(body),
