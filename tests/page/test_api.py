@@ -22,6 +22,15 @@ unsupported = "report"
 source = "echo:"
 options = { text = "word word word word word", tokens_per_s = 2.0 }
 """
+#: Parameters of other APIs, as a model honours what they become in a chat.
+_TRANSLATED = [
+    ("/v1/responses", "max_output_tokens", "honoured"),
+    ("/v1/responses", "reasoning.effort", "ignored"),
+    ("/v1/messages", "tools", "made by unilect"),
+    ("/v1/messages", "thinking.budget_tokens", "ignored"),
+    ("/api/chat", "options.num_predict", "honoured"),
+    ("/api/chat", "logprobs", "refused"),
+]
 _STATUS = "document.querySelector('.answer strong').textContent"
 
 
@@ -71,6 +80,13 @@ async def test_parameters_by_model(visitor: Visitor, tmp_path: Path) -> None:
         await page.wait_for_selector(row.format("tools", "made by unilect"))
         await page.wait_for_selector(row.format("user", "accepted, without an effect"))
         await page.wait_for_selector(row.format("seed", "ignored"))
+        for endpoint, name, told in _TRANSLATED:
+            operation = f".operation:has(summary:has(code:text-is('{endpoint}')))"
+            await page.evaluate(
+                "(path) => { for (const one of document.querySelectorAll('.operation')) if (one.querySelector('code').textContent === path) one.open = true; }",
+                endpoint,
+            )
+            await page.wait_for_selector(f"{operation} {row.format(name, told)}")
         await page.select_option(".fields select", "lenient")
         await page.wait_for_selector(row.format("logprobs", "and named in X-Unilect-Ignored"))
         body = json.loads(await page.input_value(".try textarea"))

@@ -102,3 +102,19 @@ async def test_who_is_shown_first(page: "Page") -> None:
 
     assert ["busy", "m0", "m1"] == [one["name"] for one in found[:3]]
     assert [f"m{number}" for number in range(50, 60)] + ["busy"] == [one["name"] for one in few]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, "5.0 tokens/s, first after 1.00 s, 1,234 of 4,096 tokens"),
+        ({"thoughtsEnded": 3, "thoughtsTokens": 20}, "10.0 tokens/s, first after 1.00 s, 1,234 of 4,096 tokens"),
+        ({"thoughtsEnded": 3}, "10.0 tokens/s, first after 1.00 s, 1,234 of 4,096 tokens"),
+    ],
+    ids=["in one piece", "both parts", "thoughts of unknown length"],
+)  # fmt: skip
+async def test_speed(page: "Page", more: Any, told: str) -> None:
+    """The speed of an answer is that of all that the model wrote, also where its thoughts were ended on the way."""
+    message = {"seconds": 5, "firstToken": 1, "finish": "stop", "usage": {"completion_tokens": 21, "total_tokens": 1234}}  # fmt: skip
+
+    assert told == await page.evaluate(CALL, ["answer", "describeSpeed", message | more, 4096])

@@ -33,18 +33,25 @@ async def _ask(server: Operated, **query: str) -> tuple[int, Any]:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_the_lines_of_each_client(server: Operated) -> None:
     """Each client's lines are those of the command, for the address that is asked for, with the chosen model first and a place for the key."""
-    _, told = await _ask(server, url=f"{URL}/v1/", model="m7")
+    _, listed = await _ask(server, url=f"{URL}/v1/", model="m7")
     names = ["m7", *(f"m{number}" for number in range(MAX_MODELS) if number != 7)]
     described = Server(f"{URL}/v1", tuple(Model(name) for name in names), needs_key=True)
 
-    assert [f"m{number}" for number in range(MAX_MODELS + 5)] == told["models"]
-    assert list(CLIENTS) == [one["name"] for one in told["clients"]]
-    for one in told["clients"]:
-        lines = CLIENTS[one["name"]].lines(described, {})
-        assert [block._asdict() for block in lines.blocks] == one["blocks"]
-        assert (list(lines.notes), bool(lines.files)) == (one["notes"], one["writes"])
-    assert PLACEHOLDER in str(told)
-    assert "sk-client" not in str(told)
+    assert [f"m{number}" for number in range(MAX_MODELS + 5)] == listed["models"]
+    assert [(name, one.title) for name, one in CLIENTS.items()] == [
+        (one["name"], one["title"]) for one in listed["clients"]
+    ]
+    assert listed["lines"] is None
+    for name, client in CLIENTS.items():
+        _, told = await _ask(server, url=f"{URL}/v1/", model="m7", client=name)
+        lines = client.lines(described, {})
+        assert [block._asdict() for block in lines.blocks] == told["lines"]["blocks"]
+        assert (list(lines.notes), bool(lines.files)) == (
+            told["lines"]["notes"],
+            told["lines"]["writes"],
+        )
+        assert PLACEHOLDER in str(told)
+        assert "sk-client" not in str(told)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -59,6 +66,7 @@ async def test_the_lines_of_each_client(server: Operated) -> None:
         ({"url": "http://" + "a@" * 3000}, "url"),
         ({"url": URL, "model": "m"}, "model"),
         ({"url": URL, "model": "<" * 2000}, "model"),
+        ({"url": URL, "client": "<" * 2000}, "client"),
     ],
 )
 async def test_refused(server: Operated, query: dict[str, str], param: str) -> None:

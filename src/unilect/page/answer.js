@@ -122,8 +122,9 @@ const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
 /** Describe how fast an answer came: "12.3 tokens/s, first after 0.2 s, 85 of 2,048 tokens". */
 export function describeSpeed(message, context) {
   const facts = [];
-  const made = message.usage?.completion_tokens;
-  const writing = message.seconds - (message.thoughtsEnded ?? message.firstToken);
+  const both = message.thoughtsTokens !== undefined; // the tokens of both parts of an answer whose thoughts were ended
+  const made = message.usage?.completion_tokens + (message.thoughtsTokens ?? 0);
+  const writing = message.seconds - (both ? message.firstToken : (message.thoughtsEnded ?? message.firstToken));
   // an answer that came in one piece says nothing of the time between its tokens
   const speed = writing > 0.1 ? (made - 1) / writing : made / message.seconds;
   if (made > 1) facts.push(`${speed.toFixed(1)} tokens/s`);

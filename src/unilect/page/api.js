@@ -103,22 +103,47 @@ function operationView(one, fits, model, facts) {
 
 const lacksAbility = (path, facts) => facts !== null && facts[ABILITIES[path]] === false;
 
-function parametersView({ path, schema }, model, facts) {
+const CHAT = "/v1/chat/completions";
+
+/**
+ * List the parameters of an operation as `{ name, field, title, why, support }`: those of another API by what they become in a chat.
+ *
+ * `why` says what becomes of one that the model does not honour; it and `support` are undefined where nothing is known of it.
+ */
+export function listParameters({ path, operation, schema }, facts) {
+  const words = operation["x-chat-parameters"];
+  const unhonoured = facts?.not_honoured?.[words ? CHAT : path];
+  const look = (chatName) => {
+    const why = words?.optional.includes(chatName) ? unhonoured[chatName]?.replace(/^refused: .*/, "ignored, and named in X-Unilect-Ignored") : unhonoured[chatName];
+    return { why, support: facts.parameters[chatName] };
+  };
+  const rows = [];
   const required = new Set(schema.required ?? []);
   const fields = Object.entries(schema.properties).sort(([one], [other]) => required.has(other) - required.has(one));
-  const told = facts?.not_honoured?.[path];
-  const columns = ["Parameter", ...(told ? [`With ${visible(model)}`] : []), "Type"];
-  const row = ([name, field]) =>
+  for (const [name, field] of fields) {
+    const inside = Object.entries(words?.names ?? {}).filter(([, own]) => own === name || own.startsWith(`${name}.`));
+    const [chatName] = inside.find(([, own]) => own === name) ?? [name];
+    const isKnown = unhonoured && (!words || (facts.endpoints[CHAT].includes(chatName) && words.names[name] !== ""));
+    rows.push({ name, field, isRequired: required.has(name), ...(isKnown && look(chatName)), isKnown });
+    for (const [other, own] of inside) if (own !== name) rows.push({ name: own, field: {}, isRequired: false, ...(unhonoured && look(other)), isKnown: Boolean(unhonoured) });
+  }
+  return { rows, isTold: Boolean(unhonoured) };
+}
+
+function parametersView(one, model, facts) {
+  const { rows, isTold } = listParameters(one, facts);
+  const columns = ["Parameter", ...(isTold ? [`With ${visible(model)}`] : []), "Type"];
+  const row = ({ name, field, isRequired, isKnown, why, support }) =>
     h(
       "tr",
       {},
-      h("td", {}, h("code", {}, name), required.has(name) && [" ", h("span.tag", {}, "required")]),
-      told && h("td", {}, supportView(told[name], facts.parameters[name])),
-      h("td", {}, kindOf(field)),
+      h("td", {}, h("code", {}, name), isRequired && [" ", h("span.tag", {}, "required")]),
+      isTold && h("td", {}, isKnown && supportView(why, support)),
+      h("td", {}, Object.keys(field).length ? kindOf(field) : ""),
     );
   return wide(
-    `Parameters of ${path}`,
-    h("table", {}, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, fields.map(row))),
+    `Parameters of ${one.path}`,
+    h("table", {}, h("thead", {}, h("tr", {}, columns.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, rows.map(row))),
   );
 }
 
@@ -132,7 +157,7 @@ function supportView(why, support) {
 
 /** Write a JSON Schema in words: `integer, 1 to 16 or text`. */
 function kindOf(field) {
-  if (field.$ref) return field.$ref.split("/").at(-1);
+  if (field.$ref) return field.$ref.split(/[/.]/).at(-1);
   if (field.anyOf) return [...new Set(field.anyOf.filter((one) => one.type !== "null").map(kindOf))].join(" or ");
   if (field.enum) return field.enum.map((one) => JSON.stringify(one)).join(" or ");
   if (field.type === "array") return `list of ${kindOf(field.items ?? {})}`;

@@ -8,22 +8,26 @@ import { effect, h, onEnd, signal } from "./view.js";
 
 /** Show the view; `rest` is the name of a client. */
 export function show(rest) {
-  const [models, clients, model, trouble] = [signal(null), signal([]), signal(""), signal("")];
+  const [models, clients, lines, model, trouble] = [signal(null), signal([]), signal(null), signal(""), signal("")];
+  const chosen = () => rest.value || "curl";
   let last = 0;
   const load = async () => {
     const number = ++last;
-    const chosen = model.peek() && `&model=${encodeURIComponent(model.peek())}`;
+    const query = new URLSearchParams({ url: `${BASE}v1` });
+    if (model.peek()) query.set("model", model.peek());
+    if (clients.peek().some((one) => one.name === chosen())) query.set("client", chosen());
     try {
-      const found = await json(`page/clients?url=${encodeURIComponent(`${BASE}v1`)}${chosen}`);
+      const found = await json(`page/clients?${query}`);
       if (number !== last) return;
       if (models.peek()?.join() !== found.models.join()) models.value = found.models;
-      [clients.value, trouble.value] = [found.clients, ""];
+      if (clients.peek().length !== found.clients.length) clients.value = found.clients;
+      [lines.value, trouble.value] = [found.lines, ""];
     } catch (error) {
       if (number === last) trouble.value = error.message;
     }
   };
   effect(() => {
-    model.value;
+    [model.value, rest.value, clients.value]; // what the lines are of
     load();
   });
   addEventListener("unilect:key", load);
@@ -38,7 +42,7 @@ export function show(rest) {
     () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
     () => models.value && modelView(models.value, model),
     () => clients.value.length > 0 && chips(clients.value, rest),
-    () => clients.value.length > 0 && linesOf(rest.value || "curl", clients.value, model.value || models.peek()[0]),
+    () => clients.value.length > 0 && linesOf(chosen(), clients.value, lines.value, model.value || models.peek()[0]),
   );
 }
 
@@ -64,21 +68,22 @@ function chips(clients, rest) {
   return h("nav.chips", { "aria-label": "Clients" }, Object.keys(FORMS).map((name) => chip({ name, title: name })), clients.map(chip));
 }
 
-function linesOf(name, clients, model) {
+function linesOf(name, clients, lines, model) {
   if (Object.hasOwn(FORMS, name)) {
     const text = FORMS[name]({ model, messages: [{ role: "user", content: "Hello!" }] });
     return h("section", {}, h("h2", {}, name), blockView(name === "curl" ? "In the shell" : "In a program", text));
   }
   const client = clients.find((one) => one.name === name);
   if (!client) return h("p.muted", {}, "There is no such client.");
+  if (lines?.name !== name) return null; // on their way
   return h(
     "section",
     {},
     h("h2", {}, client.title),
-    client.blocks.map((one) => blockView(one.heading, one.text)),
-    client.notes.map((note) => h("p.notice", {}, visible(note))),
-    h("p.muted.small", {}, client.writes ? "On the machine of the client, this writes the lines into its files, beside what is there:" : "In a terminal, this prints the same:"),
-    h("pre", { tabindex: 0 }, `unilect connect ${client.name} --url ${BASE}v1${client.writes ? " --write" : ""}`),
+    lines.blocks.map((one) => blockView(one.heading, one.text)),
+    lines.notes.map((note) => h("p.notice", {}, visible(note))),
+    h("p.muted.small", {}, lines.writes ? "On the machine of the client, this writes the lines into its files, beside what is there:" : "In a terminal, this prints the same:"),
+    h("pre", { tabindex: 0 }, `unilect connect ${name} --url ${BASE}v1${lines.writes ? " --write" : ""}`),
   );
 }
 

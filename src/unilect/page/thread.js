@@ -3,7 +3,7 @@
 import { ask, endThoughts, newAnswer, requestBody } from "./answer.js";
 import { add, branch, newConversation, remove, showBranch } from "./conversation.js";
 import { save } from "./history.js";
-import { settings as server } from "./session.js";
+import { json, settings as server } from "./session.js";
 import { signal } from "./view.js";
 
 export class Thread {
@@ -103,7 +103,7 @@ export class Thread {
       };
       await ask(next, message, tell, abort.signal);
       next = message.state === "stopped" && goesOn() ? endThoughts(body, message) : null;
-      if (next) message.thoughtsEnded = message.seconds;
+      if (next) noteThoughts(message);
     }
   }
 
@@ -154,4 +154,11 @@ export class Thread {
     if (kind === "state" && text === "answering") this.stage.value = "";
     this.#listeners.get(message.id)?.(kind, text);
   }
+}
+
+/** Note of thoughts that were ended when that was, and how many tokens they have: a stream that is left tells no usage. */
+function noteThoughts(message) {
+  message.thoughtsEnded = message.seconds;
+  const asked = json("tokenize", { method: "POST", body: { model: message.model, content: message.thoughts } });
+  asked.then(({ tokens }) => (message.thoughtsTokens = tokens.length), () => {});
 }

@@ -1,4 +1,4 @@
-"""GET /page/clients: the lines of `unilect connect` for each client, at the address by which a browser reaches this server."""
+"""GET /page/clients: the clients, and the lines of `unilect connect` for one, at the address by which a browser reaches this server."""
 
 from typing import Any
 
@@ -7,7 +7,6 @@ from aiohttp import web
 from unilect.core.errors import ConfigError, InvalidRequest
 from unilect.http.base_url import split
 from unilect.runtime.redact import redact
-from unilect.runtime.tasks import list_in_slices
 from unilect.web.connect.clients import CLIENTS
 from unilect.web.connect.lines import GONE, MAX_MODELS, Model, Server
 from unilect.web.route import Route, json_answer
@@ -20,7 +19,11 @@ def clients_route(site: Site) -> Route:
     """Return the route, which is for who has a key: the names of models are in the lines."""
 
     async def get_page_clients(request: web.Request) -> web.StreamResponse:
-        """Tell the lines of each client: `url` is the base URL of this server, `model` the one that the client begins with."""
+        """
+        List the models that chat and the clients, with the lines of the one that `client` names.
+
+        `url` is the base URL of this server, `model` the one that the client begins with.
+        """
         url = _check_url(request.query.get("url", ""))
         chats = {
             one.name: Model(one.name, one.capabilities.context, bool(one.capabilities.vision))
@@ -35,9 +38,13 @@ def clients_route(site: Site) -> Route:
         first = {chosen: chats[chosen], **chats} if chats else {}
         models = tuple(first.values())[:MAX_MODELS]
         server = Server(url, models, site.keys.required)
-        names = CLIENTS if models else ()
-        clients = await list_in_slices(_tell(name, server) for name in names)
-        return json_answer(request, {"models": list(chats), "clients": clients})
+        clients = [{"name": name, "title": one.title} for name, one in CLIENTS.items()]
+        name = request.query.get("client", "")
+        if name and name not in CLIENTS:
+            raise InvalidRequest(f"`client` is `{name[:100]}`, which is none.", param="client")
+        lines = _tell(name, server) if name and models else None
+        body = {"models": list(chats), "clients": clients if models else [], "lines": lines}
+        return json_answer(request, body)
 
     return Route("GET", "/page/clients", get_page_clients, summary="The lines of clients")
 
@@ -48,7 +55,6 @@ def _tell(name: str, server: Server) -> dict[str, Any]:
     lines = client.lines(server, {})
     return {
         "name": name,
-        "title": client.title,
         "writes": bool(lines.files),
         "blocks": [one._asdict() for one in lines.blocks],
         "notes": lines.notes,

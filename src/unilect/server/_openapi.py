@@ -141,6 +141,11 @@ def _operation(route: Route) -> dict[str, Any]:
             "required": True,
             "content": {"application/json": {"schema": {"$ref": reference}}},
         }
+    if route.translation is not None:  # what a model honours of a chat holds here, by other names
+        operation["x-chat-parameters"] = {
+            "names": route.translation.names,
+            "optional": route.translation.optional,
+        }
     return operation
 
 

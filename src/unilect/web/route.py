@@ -39,6 +39,19 @@ def detail_error(error: UnilectError, status: int) -> web.Response:
     return web.Response(status=status, body=body, content_type=JSON)
 
 
+class Translation(Struct, frozen=True):
+    """
+    The words of an API whose requests become chats.
+
+    Attributes:
+        names: A chat's parameters by what they are called there; empty for one that has no name.
+        optional: The chat's parameters that are ignored where a model refuses them.
+    """
+
+    names: Mapping[str, str]
+    optional: Sequence[str] = ()
+
+
 class Route(Struct, frozen=True):
     """
     A URL.
@@ -52,6 +65,7 @@ class Route(Struct, frozen=True):
         admin: True for those of the admin API, which are on an address of their own and need a key of its own.
         page: True for what people look at in a browser, which asks them for the key.
         request: The Struct of its body, for the schema.
+        translation: The words of its body, where that becomes a chat; None where it is one, or something else.
         summary: One line for the documentation.
         error: The form of its errors: of the handler's, and of the guard's.
         streamed_bytes: The most bytes of a body that the handler reads from `BODY` as it comes; None where the guard reads it first.
@@ -76,6 +90,7 @@ class Route(Struct, frozen=True):
     keys: Callers | None = None
     dialect: str = ""
     others: "tuple[Route, ...]" = ()
+    translation: Translation | None = None
 
     @property
     def template(self) -> str:

@@ -11,10 +11,10 @@ from unilect.answers.service import Service
 from unilect.dialects.messages import _errors
 from unilect.dialects.messages._body import MessagesRequest
 from unilect.dialects.messages._encoder import MessageEncoder
-from unilect.dialects.messages._request import OPTIONAL, DecodedBody, decode, read
+from unilect.dialects.messages._request import NAMES, OPTIONAL, DecodedBody, decode, read
 from unilect.runtime.context import current_request
 from unilect.web.decode import decode_request
-from unilect.web.route import Route, both, json_answer
+from unilect.web.route import Route, Translation, both, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import HEADERS, respond
 
@@ -50,7 +50,8 @@ def routes(site: Site) -> list[Route]:
             "messages.count_tokens",
         ),
     ]
-    return [structs.replace(route, error=_errors.answer) for route in found]
+    words = Translation(NAMES, tuple(OPTIONAL))
+    return [structs.replace(route, error=_errors.answer, translation=words) for route in found]
 
 
 def with_request_id(request: web.Request) -> None:

@@ -46,7 +46,7 @@ from unilect.dialects.openai import chat as openai_chat
 from unilect.dialects.openai import completions as openai_completions
 from unilect.models.model import Model
 from unilect.web.decode import BodyDecoder, RawFields, decode_request, decode_translation
-from unilect.web.route import Route, json_answer
+from unilect.web.route import Route, Translation, json_answer
 from unilect.web.site import Site
 from unilect.web.streaming import respond
 
@@ -126,9 +126,10 @@ def routes(site: Site) -> list[Route]:
         )
         return await _answer(request, service, model, asked, chat, left_out, said)
 
+    words = Translation(options.NAMES)
     return [
-        Route("POST", "/api/chat", ollama_chat, "chat", request=OllamaChatRequest, summary="Answer a conversation (Ollama)", error=ollama_error),
-        Route("POST", "/api/generate", ollama_generate, "generate", request=OllamaGenerateRequest, summary="Continue or answer a text (Ollama)", error=ollama_error),
+        Route("POST", "/api/chat", ollama_chat, "chat", request=OllamaChatRequest, summary="Answer a conversation (Ollama)", error=ollama_error, translation=words),
+        Route("POST", "/api/generate", ollama_generate, "generate", request=OllamaGenerateRequest, summary="Continue or answer a text (Ollama)", error=ollama_error, translation=words),
     ]  # fmt: skip
 
 

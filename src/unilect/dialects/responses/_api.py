@@ -18,6 +18,7 @@ from unilect.dialects.responses._items import kind_of, list_form, new_id, pack
 from unilect.dialects.responses._output import ResponseEncoder, usage_object
 from unilect.dialects.responses._pages import page, page_of
 from unilect.dialects.responses._request import (
+    NAMES,
     OPTIONAL,
     CompactRequest,
     Placed,
@@ -31,7 +32,7 @@ from unilect.dialects.responses._truncation import truncate
 from unilect.runtime.context import current_request
 from unilect.store.ids import response_id
 from unilect.web.decode import BodyDecoder, decode_request, read_number
-from unilect.web.route import Route, call, json_answer
+from unilect.web.route import Route, Translation, call, json_answer
 from unilect.web.streaming import SERVER_SENT_EVENTS, full_response, relay, respond
 
 _decoder = BodyDecoder(ResponseRequest)
@@ -200,10 +201,11 @@ def routes(service: Service, responses: ResponseService) -> list[Route]:
     """Return the URLs of responses."""
     api = Responses(service, responses)
     found = []
+    words = Translation(NAMES, tuple(OPTIONAL))
     for prefix in ("/v1/responses", "/responses"):
         one = prefix + "/{response_id}"
         found += [
-            call(prefix, api.create_response, "Answer an input", ResponseRequest, "responses"),
+            Route("POST", prefix, api.create_response, "responses", request=ResponseRequest, summary="Answer an input", translation=words),
             call(f"{prefix}/input_tokens", api.count_input_tokens, "Count an input's tokens", PromptRequest, "responses"),
             call(f"{prefix}/compact", api.compact_response, "Shorten a conversation", CompactRequest, "responses"),
             Route("GET", one, api.retrieve_response, summary="Tell a stored response"),

@@ -37,15 +37,16 @@ _NAMED = frozenset(
 )  # fmt: skip
 _EFFORTS = {"max": "xhigh"}
 #: What a chat's parameters are called here.
-_NAMES = {
+NAMES = {
     "messages": "input",
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
     "reasoning_effort": "reasoning.effort",
     "verbosity": "text.verbosity",
+    "store": "",  # what is called so here is kept by this server
 }
 #: Left out where the model's backend lacks them.
-OPTIONAL = {name: _NAMES[name] for name in AGENTS_SEND if name in _NAMES}
+OPTIONAL = {name: NAMES[name] for name in AGENTS_SEND if name in NAMES}
 
 
 class Reasoning(Struct, frozen=True):
@@ -210,7 +211,7 @@ def _read(
     fields |= {"model": asked.model, "messages": conversation.messages, "user": asked.user}
     chat = convert(fields, ChatRequest)
     of_tools = [tools.places[tool.function.name] for tool in chat.tools or ()]
-    places = ParamLocations(_NAMES, ".image_url", ".parameters", conversation.places, of_tools)
+    places = ParamLocations(NAMES, ".image_url", ".parameters", conversation.places, of_tools)
     return chat, places, tools, conversation.left_out
 
 
