@@ -9,12 +9,12 @@ import pytest_asyncio
 
 from server.test_admin import Operated, operated
 from support.backends.scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
-from support.clients.browsers import Visitor, holds
+from support.clients.browsers import Visitor, holds, visiting
 from support.models.thinking_templates import BEGUN
 from unilect.demo import MODEL
 
 if TYPE_CHECKING:
-    from playwright.async_api import Page
+    from playwright.async_api import Browser, Page
 
 _PAINTER = '''
 [models.painter]
@@ -243,7 +243,10 @@ async def test_thoughts_are_ended(visitor: Visitor, tmp_path: Path) -> None:
     async with operated(tmp_path, text) as server:
         page = await opened(visitor, server, "thinker")
         asked: list[Any] = []
-        page.on("request", lambda one: one.post_data and asked.append(one.post_data_json))
+        page.on(
+            "request",
+            lambda one: one.url.endswith("/completions") and asked.append(one.post_data_json),
+        )
         await page.evaluate(_ANSWER_AT_ONCE)
         await say(page, "Tell me.")
         await page.wait_for_selector(_ANSWER)
@@ -282,3 +285,90 @@ async def test_thoughts_that_cannot_be_ended(visitor: Visitor, tmp_path: Path) -
 
             assert "word word" == await page.text_content(".thoughts .plain")
             assert "Thoughts" == await page.inner_text(".thoughts summary")
+
+
+async def test_two_tabs(visitor: Visitor, server: Operated) -> None:
+    """What two tabs say in one conversation is kept of both, as branches."""
+    page = await opened(visitor, server)
+    await say(page, "first of both")
+    await page.wait_for_selector(_ANSWER)
+    await holds(page, "document.querySelector('.history li')")
+    other = await visitor.open(page.url)
+    await other.wait_for_selector(_ANSWER)
+    for tab, text in ((page, "said in one"), (other, "said in the other")):
+        await say(tab, text)
+        await holds(tab, f"document.querySelectorAll('{_ANSWER}').length === 2")
+        await holds(tab, f"document.querySelector('.messages').textContent.includes('{text}')")
+    await page.reload()
+    await page.wait_for_selector("text=2 / 2")
+    await page.click("[aria-label='Earlier version']")
+
+    await holds(page, "document.querySelector('.messages').textContent.includes('said in one')")
+
+
+async def test_a_page_that_is_left(visitor: Visitor, server: Operated) -> None:
+    """An answer whose page is loaded again while it comes is there as far as it was kept, and says that it was left."""
+    page = await opened(visitor, server, "story")
+    await say(page, "Go on")
+    await holds(page, "document.querySelector('.message.assistant')?.textContent.includes('word')")
+    await page.reload()
+    await page.wait_for_selector("text=The page was left while this came.")
+    await page.click(".message.assistant button:text-is('Again')")
+    await page.wait_for_selector("button.stop")
+
+
+async def test_a_private_window(visitor: Visitor, server: Operated) -> None:
+    """A browser that has no place for conversations says so, and chats."""
+    hide = "Object.defineProperty(window, 'indexedDB', { value: undefined })"
+    await visitor.context.add_init_script(hide)
+    page = await opened(visitor, server)
+    await say(page, "for now")
+    await page.wait_for_selector(_ANSWER)
+
+    await page.wait_for_selector(".notice:has-text('keeps no conversations')")
+
+
+async def test_storage_that_is_full(visitor: Visitor, server: Operated) -> None:
+    """A conversation for which there is no more room is shown, with a word that it is not kept."""
+    page = await opened(visitor, server)
+    session = await visitor.context.new_cdp_session(page)
+    quota = {"origin": server.url, "quotaSize": 20_000}
+    await session.send("Storage.overrideQuotaForOrigin", quota)
+    await say(page, "long " * 10_000)
+    await page.wait_for_selector(_ANSWER)
+
+    await page.wait_for_selector(".notice:has-text('no more room')")
+
+
+async def test_an_import_that_goes_round(page: "Page") -> None:
+    """Messages of a file that are each other's parents are shown, the first of them without one."""
+    nodes = {
+        one: {"role": "user", "content": one, "parent": parent}
+        for one, parent in {"a": "b", "b": "a", "c": "b", "d": "d", "e": "nobody"}.items()
+    }
+    found = await page.evaluate(
+        """async (found) => {
+          const { branch, readExport } = await import("/page/conversation.js");
+          const read = readExport(found);
+          return Object.keys(read.nodes).map((leaf) => branch(read, leaf).map((one) => one.id).join(""));
+        }""",
+        {"id": "round", "nodes": nodes},
+    )
+
+    assert ["ba", "b", "bc", "d", "e"] == found
+
+
+async def test_conversations_on_a_narrow_screen(browser: "Browser", server: Operated) -> None:
+    """On a phone the conversations unfold, and fold again behind the one that is opened."""
+    async with visiting(browser, viewport={"width": 360, "height": 640}) as visitor:
+        page = await opened(visitor, server)
+        await say(page, "about whales")
+        await page.wait_for_selector(_ANSWER)
+        await page.click("text=New conversation")
+        await holds(page, "!document.querySelector('.message')")
+        assert not await page.is_visible(".history li")
+        await page.click("button:text-is('Conversations')")
+        await page.click("text=about whales")
+        await page.wait_for_selector(_ANSWER)
+
+        assert not await page.is_visible(".history li")

@@ -81,6 +81,7 @@ async def test_a_store_that_cannot_be_read(visitor: Visitor, tmp_path: Path) -> 
         await page.wait_for_selector("[role=alert]:has-text('store')")
         await page.click("nav a[href='#chat']")
         await page.wait_for_selector("[role=alert]:has-text('store')")
+        await page.wait_for_load_state("networkidle")
 
 
 async def test_a_thousand_models(visitor: Visitor, tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ export async function ask(body, message, onPiece, signal) {
     if (error.name === "AbortError") message.state = "stopped";
     else {
       message.state = "failed";
-      message.error = { message: error.message, code: error.code ?? "", param: error.param ?? "" };
+      const why = error instanceof TypeError ? "The connection to the server broke off. What has come stays; Again asks once more." : error.message;
+      message.error = { message: why, code: error.code ?? "", param: error.param ?? "" };
     }
   }
   message.seconds = (performance.now() - began) / 1000;

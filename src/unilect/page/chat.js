@@ -3,7 +3,7 @@
 import { catalogue, loadCatalogue } from "./catalogue.js";
 import { composerView } from "./composer.js";
 import { newConversation } from "./conversation.js";
-import { exportAll, forget, importText, listHeads, load } from "./history.js";
+import { exportAll, forget, importText, listHeads, load, unkept } from "./history.js";
 import { loadSettings, settings } from "./session.js";
 import { Thread } from "./thread.js";
 import { addStyles, each, effect, h, onEnd, signal } from "./view.js";
@@ -37,8 +37,7 @@ async function begin() {
 /** Read what shows messages, and what is beside them. */
 async function loadRest() {
   try {
-    [message.value] = await Promise.all([import("./message.js"), addStyles("markdown.css")]);
-    panels.value = await import("./panel.js");
+    [message.value, panels.value] = await Promise.all([import("./message.js"), import("./panel.js"), addStyles("markdown.css")]);
   } catch (error) {
     trouble.value = `A part of the page could not be loaded: ${error.message}`;
   }
@@ -64,6 +63,7 @@ export function show(rest) {
       { "aria-label": "Conversation" },
       h("h1.offscreen", {}, () => `Chat with ${settings.value.title}`),
       () => trouble.value && h("div.notice.bad", { role: "alert" }, trouble.value, " ", h("button.small", { onclick: begin }, "Try again")),
+      () => unkept.value && h("p.notice", { role: "status" }, unkept.value),
       h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek(), panel))),
       composerView(isRunning, say, () => threads.peek().forEach((one) => one.stop())),
     ),
@@ -101,14 +101,24 @@ function sidebar(rest) {
     return heads.value.filter((one) => words.every((word) => one.text.includes(word) || one.title.toLowerCase().includes(word)));
   };
   const picker = h("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": "A file to import", onchange: () => bring(picker) });
+  const isOpen = signal(false); // on a narrow screen
+  effect(() => {
+    rest.value;
+    isOpen.value = false;
+  });
   return h(
     "aside.history",
-    { "aria-label": "Conversations" },
-    h("a.button", { href: "#chat" }, "New conversation"),
+    { "aria-label": "Conversations", class: () => (isOpen.value ? "open" : "") },
+    h(
+      "div.row",
+      {},
+      h("a.button.grow", { href: "#chat", onclick: () => (isOpen.value = false) }, "New conversation"),
+      h("button.narrow", { "aria-expanded": () => String(isOpen.value), onclick: () => (isOpen.value = !isOpen.peek()) }, "Conversations"),
+    ),
     h("input", { type: "search", placeholder: "Search", "aria-label": "Search in conversations", oninput: (event) => (query.value = event.target.value) }),
     h("ul", {}, each(shown, (one) => one.id, (one) => headView(one, rest))),
     h(
-      "div.row.small",
+      "div.row.small.files",
       {},
       h("button.quiet.small", { onclick: save }, "Export"),
       h("button.quiet.small", { onclick: () => picker.click() }, "Import"),
@@ -118,8 +128,12 @@ function sidebar(rest) {
 }
 
 async function save() {
-  const { saveFile } = await import("./clipboard.js");
-  saveFile("unilect-conversations.json", await exportAll());
+  try {
+    const { saveFile } = await import("./clipboard.js");
+    saveFile("unilect-conversations.json", await exportAll());
+  } catch (error) {
+    trouble.value = `Nothing was exported: ${error.message}`;
+  }
 }
 
 async function bring(picker) {

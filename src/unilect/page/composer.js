@@ -2,6 +2,7 @@
 
 import { h, signal } from "./view.js";
 
+const LONG = 20_000; // characters that fill the field, whatever they are
 const MAX_IMAGE_BYTES = 12 * 1024 * 1024;
 
 /**
@@ -17,7 +18,7 @@ export function composerView(isRunning, onSay, onStop) {
   const field = h("textarea", {
     id: "composer",
     rows: 1,
-    placeholder: "Ask anything. Enter sends, Shift+Enter begins a line.",
+    placeholder: matchMedia("(hover: hover)").matches ? "Ask anything. Enter sends, Shift+Enter begins a line." : "Ask anything",
     "aria-label": "Your message",
     oninput: () => fit(field),
     onkeydown: (event) => {
@@ -72,8 +73,9 @@ function attachedView(url, onRemove) {
 
 /** Make the field as high as its text, up to a part of the window. */
 function fit(field) {
+  const most = innerHeight * 0.4;
   field.style.height = "auto";
-  field.style.height = `${Math.min(field.scrollHeight + 2, innerHeight * 0.4)}px`;
+  field.style.height = `${field.textLength > LONG ? most : Math.min(field.scrollHeight + 2, most)}px`;
 }
 
 function readImage(file) {

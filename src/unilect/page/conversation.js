@@ -5,6 +5,9 @@
  * An edit, another answer and the answer of a second model are siblings, so that nothing is lost.
  */
 
+const ENDED = new Set(["done", "stopped", "failed"]);
+/** The ids of messages that were removed in this tab. */
+const removed = new Set();
 const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp|avif);base64,/; // nothing that is loaded from elsewhere
 
 /** Make an id; `crypto.randomUUID` is not there on a page that came by plain HTTP from another machine. */
@@ -60,11 +63,25 @@ export function remove(conversation, node) {
     for (const one of Object.values(conversation.nodes)) if (gone.has(one.parent)) gone.add(one.id);
   }
   const others = siblings(conversation, node).filter((one) => one !== node);
-  for (const id of gone) delete conversation.nodes[id];
+  for (const id of gone) {
+    delete conversation.nodes[id];
+    removed.add(id);
+  }
   if (!gone.has(conversation.leaf)) return;
   if (others.length) showBranch(conversation, others.at(-1));
   else conversation.leaf = node.parent;
 }
+
+/** Take over what another tab has said in a conversation meanwhile, as branches beside what was said here. */
+export function join(conversation, other) {
+  for (const [id, node] of Object.entries(other?.nodes ?? {})) {
+    const own = conversation.nodes[id];
+    if (own ? ENDED.has(node.state) && !ENDED.has(own.state) : !removed.has(id)) conversation.nodes[id] = node;
+  }
+}
+
+/** Say if an answer was left while it came, as when its tab was closed. */
+export const wasLeft = (message) => message.role === "assistant" && message.state !== undefined && !ENDED.has(message.state);
 
 /** Name a conversation after the first thing that was said in it. */
 export function titleOf(conversation) {
@@ -88,8 +105,24 @@ function ownExport(found) {
     const images = [node.images ?? []].flat().filter((one) => IMAGE.test(one));
     nodes[id] = { ...node, id, images, parent: typeof node.parent === "string" ? node.parent : null, at: Number(node.at) || 0, content: String(node.content ?? "") };
   }
+  mendParents(nodes);
   const leaf = found.leaf in nodes ? found.leaf : (Object.keys(nodes).at(-1) ?? null);
   return { id: found.id.slice(0, 64), title: String(found.title ?? ""), at: Number(found.at) || 0, leaf, nodes, settings: found.settings ?? {} };
+}
+
+/** Begin a branch at each message whose parent is missing, or behind itself. */
+function mendParents(nodes) {
+  const sound = new Set();
+  for (let node of Object.values(nodes)) {
+    const way = new Set();
+    while (node && !sound.has(node)) {
+      way.add(node);
+      const parent = Object.hasOwn(nodes, node.parent) ? nodes[node.parent] : null;
+      if (!parent || way.has(parent)) node.parent = null;
+      node = node.parent === null ? null : parent;
+    }
+    for (const one of way) sound.add(one);
+  }
 }
 
 /** Source: https://github.com/ggml-org/llama.cpp/tree/master/tools (the page's export: `{ conv, messages }`) */
@@ -102,7 +135,7 @@ function llamaServerExport({ conv, messages }) {
     const message = { id, role: one.role, content: String(one.content ?? ""), thoughts: String(one.thinking ?? ""), at: Number(one.timestamp) || 0 };
     made.nodes[id] = { ...message, parent: ids.get(one.parent) ?? null };
   }
-  for (const node of Object.values(made.nodes)) if (!(node.parent in made.nodes)) node.parent = null;
+  mendParents(made.nodes);
   made.title = String(conv.name ?? "");
   made.at = Number(conv.lastModified) || Date.now();
   made.leaf = ids.get(conv.currNode) ?? null;

@@ -4,11 +4,15 @@
  * A list of heads (`{ id, title, at, text }`; `text` is what a search looks at) is read at once; the messages of one when it is opened.
  */
 
-import { branch, readExport, titleOf } from "./conversation.js";
+import { branch, join, readExport, titleOf } from "./conversation.js";
+import { signal } from "./view.js";
 
 const NAME = "unilect";
 const SEARCHED = 4000; // characters of a conversation that a search looks at
 let opening = null;
+
+/** Why the conversation of this tab is not kept; empty while it is. */
+export const unkept = signal("");
 
 function open() {
   opening ??= new Promise((done, fail) => {
@@ -20,6 +24,7 @@ function open() {
     asked.onsuccess = () => done(asked.result);
     asked.onerror = () => fail(asked.error);
   });
+  opening.catch(() => (opening = null)); // it may be there later
   return opening;
 }
 
@@ -45,13 +50,23 @@ export function load(id) {
   return within("readonly", (_, store) => store.get(id));
 }
 
-/** Keep a conversation; one without messages is not kept. */
+/** Keep a conversation, with what another tab has said in it meanwhile; one without messages is not kept. */
 export async function save(conversation) {
   if (!conversation.leaf) return;
-  await within("readwrite", (heads, store) => {
-    heads.put(headOf(conversation));
-    return store.put(conversation);
-  });
+  try {
+    await within("readwrite", (heads, store) => {
+      store.get(conversation.id).onsuccess = ({ target }) => {
+        join(conversation, target.result);
+        heads.put(headOf(conversation));
+        store.put(conversation);
+      };
+    });
+    unkept.value = "";
+  } catch (error) {
+    const isFull = error?.name === "QuotaExceededError";
+    const why = isFull ? "There is no more room for conversations in this browser. Export them, and delete some." : "This browser keeps no conversations for this page, as in a private window.";
+    unkept.value = `${why} This conversation ends with its tab.`;
+  }
 }
 
 function headOf(conversation) {
@@ -97,5 +112,6 @@ export async function importText(text) {
   const known = list.map(readExport).filter(Boolean);
   if (!known.length) throw new Error("This file holds no conversation of this page or of llama-server's.");
   for (const one of known) await save(one);
+  if (unkept.peek()) throw new Error(unkept.peek());
   return known.length;
 }

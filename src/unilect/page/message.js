@@ -2,7 +2,7 @@
 
 import { describeSpeed } from "./answer.js";
 import { describeModel } from "./catalogue.js";
-import { siblings } from "./conversation.js";
+import { siblings, wasLeft } from "./conversation.js";
 import { copyText } from "./clipboard.js";
 import { Markdown, render } from "./markdown.js";
 import { checkAnswer } from "./schema.js";
@@ -13,6 +13,8 @@ const ROLES = { user: "You", tool: "Result", system: "System" };
 /** Texts of old messages that are not drawn yet, the last one first; so much of a frame is given to them. */
 const waiting = [];
 const SLICE_MS = 10;
+/** Characters of a part of a long text. */
+const PART = 8192;
 
 /** Show a message of a thread; what is drawn of an answer that comes stays when it ends. */
 export function messageView(message, thread) {
@@ -30,11 +32,33 @@ export function messageView(message, thread) {
 }
 
 function textView(message, isRaw) {
-  if (isRaw) return h("div.plain", {}, message.content);
+  if (isRaw) return plainView(message.content);
   const element = h("div");
   if (!waiting.length) requestAnimationFrame(drawWaiting);
   waiting.push([element, message.content]);
   return element;
+}
+
+/** Show a text as it stands; a long one in parts, of which the browser passes over those out of sight. */
+function plainView(text) {
+  const view = h("div.plain");
+  for (let at = 0; at < text.length; ) {
+    const end = partEnd(text, at);
+    view.append(end === text.length && at === 0 ? text : h("div.part", {}, text.slice(at, end)));
+    at = end;
+  }
+  return view;
+}
+
+/** Return where the part of a text ends that begins at a place: behind a line, a word, or a character. */
+function partEnd(text, at) {
+  if (text.length - at < 2 * PART) return text.length;
+  for (const gap of ["\n", " "]) {
+    const found = text.slice(at + PART, at + 2 * PART).indexOf(gap);
+    if (found >= 0) return at + PART + found + 1;
+  }
+  const low = text.charCodeAt(at + PART);
+  return at + PART + (low >= 0xdc00 && low <= 0xdfff ? 1 : 0);
 }
 
 /** Draw texts as long as there is time in this frame: a long conversation is there at once, and its end first. */
@@ -90,6 +114,7 @@ function endView(message, thread) {
     message.schema && message.state === "done" && !message.calls?.length && schemaView(message),
     message.error && h("p.notice.bad", { role: "alert" }, message.error.message),
     message.state === "stopped" && h("p.muted.small", {}, "Stopped."),
+    wasLeft(message) && h("p.muted.small", {}, "The page was left while this came. Again asks once more."),
   ];
 }
 
@@ -112,7 +137,7 @@ function thoughtsView(text, message, thread, live, canEnd) {
 
 /** The text as the model wrote it; with log probabilities, each token with its own. */
 function rawView(message) {
-  if (!message.tokens?.length) return h("div.plain", {}, message.content);
+  if (!message.tokens?.length) return plainView(message.content);
   return h(
     "div.plain",
     {},

@@ -6,6 +6,9 @@ import { save } from "./history.js";
 import { json, settings as server } from "./session.js";
 import { signal } from "./view.js";
 
+/** How often an answer on its way is kept: a tab that is closed or a machine that fails loses no more. */
+const KEPT_MS = 3000;
+
 export class Thread {
   /** The conversation; touched when a message comes, goes or ends. */
   conversation = signal(null);
@@ -21,6 +24,7 @@ export class Thread {
   trouble = signal("");
   #abort = null;
   #endsThoughts = false;
+  #keptAt = 0;
   #listeners = new Map();
 
   constructor(model, conversation) {
@@ -153,6 +157,9 @@ export class Thread {
     if (kind === "stage") this.stage.value = text.trim();
     if (kind === "state" && text === "answering") this.stage.value = "";
     this.#listeners.get(message.id)?.(kind, text);
+    if (performance.now() < this.#keptAt + KEPT_MS) return;
+    this.#keptAt = performance.now();
+    save(this.conversation.peek());
   }
 }
 
