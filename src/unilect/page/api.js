@@ -119,7 +119,7 @@ export function listParameters({ path, operation, schema }, facts) {
   };
   const rows = [];
   const required = new Set(schema.required ?? []);
-  const fields = Object.entries(schema.properties).sort(([one], [other]) => required.has(other) - required.has(one));
+  const fields = Object.entries(schema.properties).sort(([one], [other]) => Number(required.has(other)) - Number(required.has(one)));
   for (const [name, field] of fields) {
     const inside = Object.entries(words?.names ?? {}).filter(([, own]) => own === name || own.startsWith(`${name}.`));
     const [chatName] = inside.find(([, own]) => own === name) ?? [name];

@@ -27,6 +27,7 @@ export const memoryBudget = signal(null);
 /** The time of the last event, in ms since 1970. */
 export const heardAt = signal(0);
 
+/** @type {Record<string, [{ peek(): Map<string, any>, touch(): void }, string]>} */
 const KINDS = { models: [models, "name"], requests: [requests, "id"], failures: [failures, "request_id"] };
 let users = 0;
 let lastId = "";

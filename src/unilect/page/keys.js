@@ -69,7 +69,8 @@ function newKeyView(run) {
   const make = (event) => {
     event.preventDefault();
     const form = event.currentTarget;
-    const given = new FormData(form);
+    const fields = new FormData(form);
+    const given = { get: (name) => String(fields.get(name) ?? "") };
     const models = given.get("models").split(",").map((one) => one.trim()).filter(Boolean);
     const body = { name: given.get("name").trim(), require: given.get("require") === "on" };
     if (given.get("owner").trim()) body.owner = given.get("owner").trim();

@@ -37,14 +37,17 @@ export function honest(text) {
 export function link(address, title = "") {
   const url = URL.canParse(address) ? new URL(address) : null;
   const allowed = url !== null && SCHEMES.has(url.protocol);
-  const element = document.createElement(allowed ? "a" : "span");
-  if (allowed) {
-    element.href = url.href;
-    element.rel = "noopener noreferrer";
-    element.target = "_blank";
-  }
+  const element = allowed ? anchor(url) : document.createElement("span");
   element.className = allowed ? "md-link" : "md-refused";
   const shown = honest(allowed ? url.href : address);
   element.title = title ? `${honest(title)} \u00b7 ${shown}` : shown;
+  return element;
+}
+
+function anchor(url) {
+  const element = document.createElement("a");
+  element.href = url.href;
+  element.rel = "noopener noreferrer";
+  element.target = "_blank";
   return element;
 }

@@ -209,7 +209,7 @@ export class Blocks {
     open();
     if (code) this.#openCode({ mark: code.mark, indent: columns }, code.info);
     else if (isBreak) this.#changes.append(this.#parent(), element("hr", "md-rule"));
-    else this.#changes.append(this.#parent(), fill(element(`h${title.level}`, "md-heading"), title.text));
+    else this.#changes.append(this.#parent(), fill(element(/** @type {"h1"} */ (`h${title.level}`), "md-heading"), title.text));
     return true;
   }
 
@@ -243,7 +243,7 @@ export class Blocks {
 
   #list({ kind, number }) {
     const node = element(number === null ? "ul" : "ol", "md-list");
-    if (number !== null && number !== 1) node.start = number;
+    if (node instanceof HTMLOListElement && number !== 1) node.start = number;
     this.#container("list", node, { marker: kind });
   }
 

@@ -6,9 +6,10 @@ import { visible } from "./links.js";
 
 /**
  * An element of a class.
- * @param {string} tag
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
  * @param {string} name
- * @returns {HTMLElement}
+ * @returns {HTMLElementTagNameMap[T]}
  */
 export function element(tag, name) {
   const node = document.createElement(tag);

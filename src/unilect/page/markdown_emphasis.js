@@ -98,7 +98,7 @@ export class Emphasis {
  * The nodes after one, up to another or to the last.
  * @param {Node} first
  * @param {Node | null} last
- * @returns {Node[]}
+ * @returns {(Text | Element)[]}
  */
 export function between(first, last) {
   const nodes = [];

@@ -9,7 +9,8 @@ const PAIRS =
   "equiv ≡ infin ∞ sum ∑ prod ∏ int ∫ radic √ part ∂ nabla ∇ isin ∈ notin ∉ cap ∩ cup ∪ sub ⊂ sup ⊃ and ∧ or ∨ forall ∀ exist ∃ empty ∅ " +
   "minus − alpha α beta β gamma γ delta δ epsilon ε theta θ lambda λ mu μ pi π rho ρ sigma σ tau τ phi φ chi χ psi ψ omega ω Gamma Γ " +
   "Delta Δ Theta Θ Lambda Λ Pi Π Sigma Σ Phi Φ Psi Ψ Omega Ω check ✓ cross ✗ star ☆ starf ★ hearts ♥";
-const NAMES = new Map(PAIRS.match(/\S+ [^ ]/g).map((pair) => pair.split(" ")));
+/** @type {Map<string, string>} */
+const NAMES = new Map(PAIRS.match(/\S+ [^ ]/g).map((pair) => /** @type {[string, string]} */ (pair.split(" "))));
 
 /** Matches one reference where its `lastIndex` stands. */
 export const REFERENCE = /&(?:#[xX]([0-9a-fA-F]{1,6})|#(\d{1,7})|([a-zA-Z][a-zA-Z0-9]{1,31}));/y;

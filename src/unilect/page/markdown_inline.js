@@ -19,7 +19,7 @@ const TITLE = /"((?:[^"\\]|\\[^]){0,1000})"|'((?:[^'\\]|\\[^]){0,1000})'|\(((?:[
 
 /**
  * Append the nodes of a piece of text.
- * @param {Node} parent
+ * @param {Element} parent
  * @param {string} text
  * @param {boolean} [isLast] White space at the end does not count.
  */
@@ -286,5 +286,8 @@ function written(text, address) {
 function beHonest(element) {
   if (honest(element.textContent) === element.textContent) return;
   const texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
-  while (texts.nextNode()) texts.currentNode.data = honest(texts.currentNode.data.replaceAll("\n", " "));
+  while (texts.nextNode()) {
+    const text = /** @type {Text} */ (texts.currentNode);
+    text.data = honest(text.data.replaceAll("\n", " "));
+  }
 }

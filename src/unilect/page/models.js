@@ -27,7 +27,7 @@ export function modelsView(trouble) {
 /** Return the models with a text in a name, those first that something happens to where not all can be shown. */
 export function choose(all, text) {
   const found = all.filter((one) => [one.name, ...one.aliases].some((name) => name.toLowerCase().includes(text)));
-  return found.length <= MOST ? found : found.toSorted((one, other) => isBusy(other) - isBusy(one));
+  return found.length <= MOST ? found : found.toSorted((one, other) => Number(isBusy(other)) - Number(isBusy(one)));
 }
 
 const isBusy = (one) => Boolean(one.requests || one.queued || one.waits_for || one.reason || BUSY.has(one.state));

@@ -87,8 +87,10 @@ const kindOf = (path) => (path.startsWith("admin/") ? "operator" : "client");
 /**
  * Send a request, and return the response once its head has come, whatever its status.
  *
- * @param path below the server's address, without a slash at its begin; those below `admin/` go with the operator's key
- * @param text its body, which is JSON; none where it is empty
+ * A path is below the server's address, without a slash at its begin; those below `admin/` go with the operator's key.
+ *
+ * @param {string} path
+ * @param {{ method?: string, text?: string, signal?: AbortSignal, headers?: Record<string, string> }} [options] `text` is its body, which is JSON; none where it is empty
  * @throws Failure the server cannot be reached
  */
 export async function reach(path, { method = "GET", text = "", signal: abort, headers = {} } = {}) {
@@ -107,6 +109,8 @@ export async function reach(path, { method = "GET", text = "", signal: abort, he
 /**
  * Send a request with a value as its body, and return the response of a request that succeeds; the rest is as in `reach`.
  *
+ * @param {string} path
+ * @param {{ body?: any, method?: string, signal?: AbortSignal, headers?: Record<string, string> }} [options]
  * @throws Failure the server refused it, or cannot be reached
  */
 export async function send(path, { body, ...options } = {}) {

@@ -6,10 +6,13 @@ export function size(bytes) {
   return `${Math.round(bytes / 1e6)} MB`;
 }
 
+/** @type {[number, number, string][]} Up to so many seconds, in units of so many. */
+const UNITS = [[120, 1, "s"], [7200, 60, "min"], [172_800, 3600, "h"]];
+
 /** Write seconds: `0.42 s`, `12 s`, `3 min`, `5 h`, `2 d`. */
 export function duration(seconds) {
   if (seconds < 10) return `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`;
-  for (const [most, unit, name] of [[120, 1, "s"], [7200, 60, "min"], [172_800, 3600, "h"]]) if (seconds < most) return `${Math.round(seconds / unit)} ${name}`;
+  for (const [most, unit, name] of UNITS) if (seconds < most) return `${Math.round(seconds / unit)} ${name}`;
   return `${Math.round(seconds / 86_400)} d`;
 }
 
