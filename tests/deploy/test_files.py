@@ -163,6 +163,21 @@ def test_the_dockerfile() -> None:
     assert used() <= {"DATABASE_URL", "FIRST_API_KEY", "METRICS_KEY", "REDIS_URL"}
 
 
+@pytest.mark.heavy
+def test_the_standard_library_of_the_image(tmp_path: Path) -> None:
+    """The image has the bytecode of the standard library: its processes may not write any, and would compile it at each start."""
+    text = (DEPLOY / "Dockerfile").read_text()
+    assert "PYTHONDONTWRITEBYTECODE=1" in text
+    found = re.search(r"^    && (python -m compileall .*) \\$", text, re.MULTILINE)
+    assert found is not None
+    own = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPYCACHEPREFIX": str(tmp_path)}  # fmt: skip
+    subprocess.run(["sh", "-c", found[1]], env=own, check=True)
+
+    compiled = {path.name.partition(".")[0] for path in tmp_path.rglob("*.pyc")}
+    assert {"argparse", "base_events", "decoder", "ssl"} <= compiled
+    assert compiled.isdisjoint({"idle", "turtle_demo"})
+
+
 def test_the_dockerfile_for_cuda() -> None:
     """hadolint finds nothing; it is made of the other image, with the Python and the user of that, and of llama.cpp in the lock's version."""
     checked("hadolint", "Dockerfile.cuda")
