@@ -15,8 +15,10 @@ from unilect.engines.process.tree import (
 
 def test_descendants() -> None:
     """What a process has started is found through all generations, also in another session, and not what has ended."""
-    script = "setsid sh -c 'sleep 60 & echo; wait' & wait"
-    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as process:
+    script = (
+        'setsid sh -c \'tail -n 1 -f "$0" & wait\' "$0" & wait'  # says a line once it is itself
+    )
+    with subprocess.Popen(["sh", "-c", script, __file__], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         found, below = descendants(os.getpid()), descendants(process.pid)
