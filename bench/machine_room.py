@@ -4,7 +4,7 @@ What exchanging models costs: three models of which two fit, clients that ask th
 
 A steady client asks `steady` all the time. Two others ask all three in turn, one of them in the opposite order (`--clients each`: one asks
 `left` and one `right`), at the times of one trace that is replayed for every policy: every `--every` seconds in the mean, whether they have
-their answers or not. The same engines are exchanged by three policies: unilect's own (`memory`), and two that this bench has before a server
+their answers or not; as often by default as the other policies can just bear with the bundled model. The same engines are exchanged by three policies: unilect's own (`memory`), and two that this bench has before a server
 without a budget: the least recently used model that answers nobody goes as soon as another one is asked for, until the bytes fit (as Ollama),
 or until there are two (as llama.cpp's router).
 
@@ -21,7 +21,7 @@ gathered.
 * memory: the proportional set size (PSS) of the engines from /proc, four times a second. No look is to find more than 1.05 of the budget.
 * failures: answers that are none, and engines that died. There are to be none.
 
-usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--every 1] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
+usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--every 0.3] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
 `--model` is `left` and `right`, `--small` is `steady`; by default all are the bundled model. A run takes 1.2 times the seconds for each
 policy. The exit status is 1 where unilect misses one of these.
 """
@@ -405,7 +405,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", choices=CLIENTS, default="alternate")
-    parser.add_argument("--every", type=float, default=1.0)
+    parser.add_argument("--every", type=float, default=0.3)
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--small", type=Path, default=BUNDLED)
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=[*POLICIES])
