@@ -282,13 +282,14 @@ def real() -> Iterator[str]:
 @in_one_loop
 @pytest.mark.parametrize("name", OF_LLAMA_SERVER)
 async def test_what_llama_server_says_itself(real: str, name: str) -> None:
-    """llama-server's own Responses and Messages say nothing that a gateway in front of it does not say."""
+    """llama-server's own Responses and Messages say nothing that a gateway in front of it does not say; it drops a tool's name, and is told to call one."""
     path, body = ASKED[name]
+    forced = {"tool_choice": "required"} if name == "a response's named tool" else {}
     async with gateway(f"{real}/v1") as (app, _):
         found = []
-        for root in (real, f"http://127.0.0.1:{app.port}"):
+        for root, more in ((real, forced), (f"http://127.0.0.1:{app.port}", {})):
             limit = {"max_output_tokens": 24, "store": False} if path == RESPONSES else {}
-            fields = body | limit | {"model": "demo", "temperature": 0, "top_k": 1}
+            fields = body | more | limit | {"model": "demo", "temperature": 0, "top_k": 1}
             headers = {"Connection": "close"}
             async with app.session.post(root + path, json=fields, headers=headers) as response:
                 assert 200 == response.status, await response.text()
