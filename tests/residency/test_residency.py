@@ -125,6 +125,35 @@ async def test_what_was_told_is_kept() -> None:
         assert [False, True, True] == [one.runs_here for one in (a, b, c)]
 
 
+async def test_what_was_told_ends_with_its_wait() -> None:
+    """A model whose callers have left is told anew whom it waits for when it is asked for again."""
+    a, idle, b, c = model("a"), model("idle"), model("b"), model("c")
+    async with room(a, idle, b, c, turn_s=30.0):
+        leases = [await acquire(a)]
+        await use(idle)
+        stopped = hold(idle, "aclose")
+        newer = asyncio.create_task(acquire(b))
+        await until(lambda: idle.stopping is not None)
+        gone = asyncio.create_task(acquire(c))
+        await until(waiting(c))
+        assert "c: waits for `a` for" in reason(c)
+        gone.cancel()
+        await asyncio.wait([gone])
+        stopped.set()
+        leases.append(await newer)
+        assert a.place is not None
+        a.place.loaded_at -= 1000
+        again = asyncio.create_task(acquire(c))
+        await until(waiting(c))
+
+        assert "c: waits for `b` for" in reason(c)
+        assert a.open
+        again.cancel()
+        await asyncio.wait([again])
+        for lease in leases:
+            lease.release()
+
+
 async def test_the_first_to_wait_is_the_first_to_come() -> None:
     """Requests for one model are loaded for together, and models have their turns in the order in which they began to wait."""
     a, b, c = model("a"), model("b"), model("c")

@@ -355,6 +355,7 @@ class Residency:
     def _give_up(self, seat: Seat) -> None:
         """Leave off a swap that is for nobody any more: who was to leave for it stays, unless it is gone by now; who waits looks again."""
         del self._queue[seat]
+        seat.waits_for = ()
         if seat.state is State.PROMISED:
             self._take_back(seat)
             self._let_stay(seat)
