@@ -68,7 +68,7 @@ BUDGETS = {
     "hub": 1_265,
     "limits": 1_108,
     "models": 1_521,
-    "residency": 885,
+    "residency": 886,
     "runtime": 916,
     "scheduling": 1_037,
     "server": 3_196,
