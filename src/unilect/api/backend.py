@@ -5,9 +5,11 @@ A backend is an *engine* (we run the model, in a child process) or an *upstream*
 of HTTP requests of clients, of keys or of other backends. It serves one model.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence, Set
+from math import inf
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from time import monotonic
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -28,6 +30,8 @@ from unilect.runtime.line_log import LineLog
 
 Support: TypeAlias = Literal["native", "emulated", "accepted", "refused"]
 Batches: TypeAlias = AsyncGenerator[list[Event], None]
+_MOMENT_S = 1.0
+_Found = TypeVar("_Found")
 SlotAction: TypeAlias = Literal["save", "restore", "erase"]
 
 
@@ -423,3 +427,19 @@ class BackendSpec(Struct, frozen=True):
     options: Any = None
     several_callers: bool = False
     memory_bytes: int | None = None
+
+    def recall(self, key: Any, look: Callable[[], _Found]) -> _Found:
+        """
+        Return what `look` has found a moment ago for another backend of the configuration, or finds now.
+
+        A configuration of a hundred models is read with one look at the machine's memory, or into a folder; a model that was fetched in
+        between has its own.
+
+        Args:
+            key: Names what is looked for, in `shared`.
+        """
+        seen_at, found = self.shared.get(key, (-inf, None))
+        if monotonic() - seen_at > _MOMENT_S:
+            found = look()
+            self.shared[key] = monotonic(), found
+        return found  # type: ignore[no-any-return]

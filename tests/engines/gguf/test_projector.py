@@ -42,6 +42,16 @@ def test_the_projector_beside_a_model(folder: Path, caplog: pytest.LogCaptureFix
         sees(folder / "v-F32.gguf", mmproj=str(folder / "gone.gguf"))
 
 
+def test_a_projector_that_comes_later(folder: Path) -> None:
+    """A projector that comes into a folder, or goes, is seen by the next model that is made."""
+    (folder / "mmproj-v.gguf").rename(folder.parent / "mmproj-v.gguf")
+    assert not sees(folder / "v-F32.gguf")
+    (folder.parent / "mmproj-v.gguf").rename(folder / "mmproj-v.gguf")
+    assert sees(folder / "v-F32.gguf")
+    (folder / "mmproj-v.gguf").unlink()
+    assert not sees(folder / "v-F32.gguf")
+
+
 def test_a_folder_of_a_quantization(folder: Path) -> None:
     """A projector may stand above the folder of a quantization."""
     (folder / "F32").mkdir()

@@ -9,6 +9,7 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from itertools import takewhile
 from math import prod
@@ -41,11 +42,13 @@ _MARK_SIZES = frozenset(map(len, MARK_TEXTS))
 _MARK_ENDS = sorted({text.partition(b"<")[2] for text in MARK_TEXTS})
 _ANY_MARK = re.compile(b"<(?:%s)" % b"|".join(map(re.escape, _MARK_ENDS)))
 #: So many texts go at once, where each is shorter than `_SHORT`: a regular expression is five times as quick as a loop.
-_AT_ONCE, _SHORT = 500, 64
+_AT_ONCE, _SHORT = 200, 64
 _LENGTHS = sorted(range(_SHORT), key=lambda size: abs(size - 5))  # the commonest come first
 _TEXTS = (b"%s\0{7}.{%d}" % (re.escape(bytes([size])), size) for size in _LENGTHS)
 _SHORT_TEXTS = re.compile(b"(?s:(?>%s)){%d}+" % (b"|".join(_TEXTS), _AT_ONCE))
 _ROWS = 8  # that many are put together
+#: So many heads are read once: a folder's models are looked at before each is served, and each by its projector and its draft, too.
+_READ = 10_000
 _LFS = b"version https://git-lfs"
 _LIBRARY = "xllamacpp"
 
@@ -56,9 +59,9 @@ _POOLING_RANK = 4
 _CLASSIFIERS = frozenset({b"cls.weight", b"cls.output.weight"})
 
 
-class GgufHead(Struct, frozen=True):
+class GgufHead(Struct, frozen=True, dict=True, eq=False):
     """
-    The fields of a GGUF file's head.
+    The fields of a GGUF file's head; two of the same file are not equal, which makes it a key of what is reckoned of it.
 
     Attributes:
         fields: The metadata, without long arrays.
@@ -78,7 +81,7 @@ class GgufHead(Struct, frozen=True):
     vocabulary: int = 0
     matrices: dict[int, int] = {}
 
-    @property
+    @cached_property
     def architecture(self) -> str:
         """llama.cpp's name for the kind of network."""
         return _architecture(self.fields)
@@ -159,22 +162,13 @@ def read_head(path: Path, whole_bytes: int = 0) -> GgufHead:
     try:
         if path.is_dir():
             raise ValueError(f"{path} is a folder, not a GGUF file.{_files_in(path)}")
-        size = path.stat().st_size
-        if size < 24:
+        state = path.stat()
+        if state.st_size < 24:
             raise ValueError(
-                f"{path} is not a GGUF file: it has {size} bytes. Fetch it again; a download may have been cut off."
+                f"{path} is not a GGUF file: it has {state.st_size} bytes. Fetch it again; a download may have been cut off."
             )
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            reader = _Reader(data, whole_bytes or size)
-            return GgufHead(
-                reader.head(),
-                (whole_bytes or size) + sum(part.stat().st_size for part in model_files(path)[1:]),
-                reader.parameters,
-                reader.marks,
-                reader.classifies,
-                reader.vocabulary,
-                reader.matrices,
-            )
+        rest = sum(part.stat().st_size for part in model_files(path)[1:])
+        return _read_whole(path, state.st_ctime_ns, whole_bytes or state.st_size, rest)
     except FileNotFoundError as error:
         raise ValueError(f"There is no file {path}. Check the path.") from error
     except OSError as error:
@@ -185,6 +179,22 @@ def read_head(path: Path, whole_bytes: int = 0) -> GgufHead:
         ) from error
     except _Damaged as error:
         raise ValueError(f"{path} is not a valid GGUF file: {error}. Fetch it again.") from error
+
+
+@lru_cache(maxsize=_READ)
+def _read_whole(path: Path, changed_ns: int, size: int, rest: int) -> GgufHead:
+    """Read the head of a file that, or whose permissions, changed then last; `rest` are the bytes of those that it is split into."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        reader = _Reader(data, size)
+        return GgufHead(
+            reader.head(),
+            size + rest,
+            reader.parameters,
+            reader.marks,
+            reader.classifies,
+            reader.vocabulary,
+            reader.matrices,
+        )
 
 
 def model_files(path: Path) -> list[Path]:

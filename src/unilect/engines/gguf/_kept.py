@@ -20,6 +20,7 @@ import shutil
 import time
 import zlib
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +75,22 @@ class KeptConversations:
         self._name, self._path, self._config = name, path, config
         self._most_bytes = parse_size(config.keep_conversations) or 0
         self.on = self._most_bytes > 0
-        data = data_folder(process_environment())
-        if self.on and data is None:
+        if self.on and data_folder(process_environment()) is None:
             raise ConfigError("keep_conversations: there is no folder for them: neither HOME nor XDG_DATA_HOME is set. Set one of them.")  # fmt: skip
         if self.on and not writes:
             raise ConfigError("keep_conversations: this model writes no text, and has no conversations. Leave it out.")  # fmt: skip
         if self.on and config.mmproj:
             raise ConfigError("keep_conversations: llama.cpp saves no conversation of a model with `mmproj`. Leave one of the two out.")  # fmt: skip
-        model = hashlib.sha256(json.dumps([name, str(path.resolve())]).encode()).hexdigest()[:32]
-        self._folder = None if data is None else data / "conversations" / model
         self._state: list[Any] = []
         self._found: dict[str, list[Kept]] = {}  # by owners
+
+    @cached_property
+    def _folder(self) -> Path | None:
+        """The folder of this model's conversations; None where the user has no data."""
+        data = data_folder(process_environment())
+        told = json.dumps([self._name, str(self._path.resolve())])
+        model = hashlib.sha256(told.encode()).hexdigest()[:32]
+        return None if data is None else data / "conversations" / model
 
     async def open(self, build: str, devices: list[str]) -> None:
         """

@@ -4,6 +4,7 @@ The bytes that each layer of a GGUF model keeps of a request: keys and values, o
 Source: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-hparams.cpp
 """
 
+from functools import lru_cache
 from itertools import compress
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,7 @@ class Layers(Struct, frozen=True):
         return min(cells(context), cells(self.window + step))
 
 
+@lru_cache(maxsize=16)  # both children of a model and its context ask, one after the other
 def layers(head: "GgufHead", key_type: str, value_type: str) -> Layers:
     """Reckon the bytes that the layers of a model keep, with these types of keys and values; what is not known counts for nothing."""
     count = number(head, "block_count")

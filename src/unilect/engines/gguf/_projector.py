@@ -6,6 +6,7 @@ Source: https://github.com/ggml-org/llama.cpp/blob/master/docs/multimodal.md (`m
 
 import logging
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from msgspec import structs
@@ -42,15 +43,25 @@ def find_beside(path: Path) -> Path | None:
     folders = [folder, folder.parent] if quantization(folder.name) else [folder]
     for one in folders:
         try:
-            names = [name for name in os.listdir(one) if name.lower().endswith(".gguf")]
+            names = _list(one, one.stat().st_mtime_ns)
         except OSError:
             continue
-        if not projectors(names):  # as beside most models: no name is to be looked at more closely
-            continue
         own = path.relative_to(one).as_posix()
-        if name := choose_projector(own, dict.fromkeys([*names, own])):
+        if names and (name := choose_projector(own, dict.fromkeys([*names, own]))):
             return one / name
     return None
+
+
+@lru_cache(maxsize=64)
+def _list(folder: Path, changed_ns: int) -> list[str]:
+    """
+    List the GGUF files of a folder that changed then last; none where no projector is among them, as beside most models.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    names = [name for name in os.listdir(folder) if name.lower().endswith(".gguf")]
+    return names if projectors(names) else []
 
 
 def _misfit(path: Path, projector: Path) -> str:

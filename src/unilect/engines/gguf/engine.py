@@ -62,7 +62,7 @@ from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
-from unilect.engines.gguf.fit import EngineMemory, choose_context
+from unilect.engines.gguf.fit import EngineMemory, MachineMemory, choose_context
 from unilect.engines.gguf.source import list_models as list_models
 from unilect.engines.gguf.source import make_backend
 from unilect.engines.process.child_process import ChildProcess, python_command
@@ -96,6 +96,7 @@ class GgufEngine(Backend):
         engines: How many engines the server has, among which the memory for prompts is shared out.
         several_callers: The server has a key: there may be several callers.
         memory: The bytes that all engines may take together; None for all that is free.
+        machine: The machine's memory; None to look at it now.
 
     Raises:
         ConfigError: The file, or a setting, is wrong. Nothing has been started.
@@ -112,14 +113,18 @@ class GgufEngine(Backend):
         engines: int = 1,
         several_callers: bool = False,
         memory: int | None = None,
+        machine: MachineMemory | None = None,
     ) -> None:
         self._engines, self._memory, self._name = engines, memory, name
+        self._machine = machine or MachineMemory()
         self._head = read_checked(read_model, path)
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path, self.files = path, (path,)
         self._config, self._threads = config, config.threads or threads
         self._adapters, self._template, self._stop = read_beside(self._head, config)
-        self._context = choose_context(name, self._head, config, not self._writes, memory)
+        self._context = choose_context(
+            name, self._head, config, not self._writes, memory, self._machine
+        )
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
@@ -389,7 +394,9 @@ class GgufEngine(Backend):
             embedding=embedding,
         )
 
-        self._needs[embedding] = EngineMemory(self._head, self._path, self._config, fixed)
+        self._needs[embedding] = EngineMemory(
+            self._head, self._path, self._config, fixed, self._machine.free
+        )
 
         def settings(socket_path: str) -> dict[str, Any]:
             own: dict[str, Any] = {} if embedding else self._isolation.at_start(fixed)
@@ -485,4 +492,5 @@ def backend(spec: BackendSpec) -> Backend:
 def engine(spec: BackendSpec, path: Path) -> GgufEngine:
     """Make the engine for a file, with the settings of a model."""
     own = (spec.threads, partial(spec.progress, "loading"), spec.checker)
-    return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers, spec.memory_bytes)  # fmt: skip
+    machine = spec.recall(MachineMemory, MachineMemory)
+    return GgufEngine(spec.name, path, spec.config, *own, spec.engines, spec.several_callers, spec.memory_bytes, machine)  # fmt: skip

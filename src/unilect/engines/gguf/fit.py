@@ -4,7 +4,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from unilect.engines.settings import context_of, read_checked
 from unilect.hub.download import RemoteFile
 from unilect.hub.heads import fetch_heads
 from unilect.residency.ledger import LEDGER
-from unilect.runtime.gpus import gpu_memory
+from unilect.runtime.gpus import GpuMemory, gpu_memory
 from unilect.runtime.memory import MIB, free_bytes, total_bytes
 
 log = logging.getLogger("unilect")
@@ -49,15 +49,36 @@ class Room(Struct, frozen=True):
     total: int | None
 
 
-def room_of(config: ModelConfig, memory: int | None = None) -> Room:
+class MachineMemory:
+    """
+    The memory of this machine as it was when this was made.
+
+    Attributes:
+        free, total: Bytes without its GPUs'; None where the system does not say.
+    """
+
+    def __init__(self) -> None:
+        self.free, self.total = free_bytes(), total_bytes()
+
+    @cached_property
+    def gpus(self) -> list[GpuMemory] | None:
+        """The memory of the GPUs that llama.cpp uses; None where one of them does not tell. Their driver may take a second to wake up."""
+        return gpu_memory(torch=False)
+
+
+def room_of(
+    config: ModelConfig, memory: int | None = None, machine: MachineMemory | None = None
+) -> Room:
     """
     Return the memory for a model: that of the machine, and of its GPUs where it may use them.
 
     Args:
         memory: Bytes that all engines may take together; None for all that is there.
+        machine: The machine's; None to look now.
     """
-    gpus = [] if config.gpu_layers == 0 else gpu_memory(torch=False)
-    free, total = free_bytes(), total_bytes()
+    machine = machine or MachineMemory()
+    gpus = [] if config.gpu_layers == 0 else machine.gpus
+    free, total = machine.free, machine.total
     if gpus is None or free is None or total is None:
         return Room(None, None)
     most = total + _place(config, [one.total for one in gpus])
@@ -101,15 +122,21 @@ class EngineMemory:
         path: The file.
         config: The settings of the model.
         settings: Those of the child, as of `child_settings`.
+        free: Bytes of the machine that are free before it is loaded; None where nobody knows.
 
     Attributes:
         recorder: Measures its loads.
     """
 
     def __init__(
-        self, head: GgufHead, path: Path, config: ModelConfig, settings: dict[str, Any]
+        self,
+        head: GgufHead,
+        path: Path,
+        config: ModelConfig,
+        settings: dict[str, Any],
+        free: int | None,
     ) -> None:
-        self._head, self._config, self._settings = head, config, settings
+        self._head, self._config, self._settings, self._free = head, config, settings, free
         self._takes = msgspec.convert(settings["needs"], Needs)
         self._most: Needs | None = None  # with what may be remembered
         self.recorder = load_recorder(path, settings)
@@ -120,7 +147,7 @@ class EngineMemory:
         if self._most is None:
             cache, engines = self._settings["cache_ram_mib"], self._settings["engines"]
             memory = self._settings["memory_bytes"]
-            self._most = budget(self._takes, cache, free_bytes(), engines, memory)
+            self._most = budget(self._takes, cache, self._free, engines, memory)
         if (known := self.recorder.known) is None:
             return MemoryNeed(self._most.loaded, self._most.grows)
         return MemoryNeed(known.ready, max(known.grown, self._most.grows), known.count > 0)
@@ -154,12 +181,13 @@ def choose_context(
     config: ModelConfig,
     embedding: bool,
     memory: int | None = None,
+    machine: MachineMemory | None = None,
 ) -> int:
     """
     Return the tokens of each request: those that are set, else as many as usual, or fewer where there is no memory for them.
 
     Args:
-        memory: As of `room_of`.
+        memory, machine: As of `room_of`.
 
     Raises:
         ConfigError: More are set than the model was made for.
@@ -167,7 +195,7 @@ def choose_context(
     usual = context_of(head.context, config)
     if config.context is not None:
         return usual
-    room = room_of(config, memory)
+    room = room_of(config, memory, machine)
     if (
         room.free is not None and room.total is not None
     ):  # what other models hold they may leave for this one
@@ -249,7 +277,7 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
             embedding=embedding,
         )
         found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
-        return found, EngineMemory(head, path, config, made)
+        return found, EngineMemory(head, path, config, made, room.free)
 
     need_of: Callable[[int], Needs] = partial(_needs_at, head, config, embedding)
     if not is_known(head):

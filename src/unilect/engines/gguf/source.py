@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -66,7 +66,9 @@ def locate(spec: BackendSpec) -> BackendSpec:
     """
     folder, name = expand(spec.location), spec.config.model
     if folder.is_dir():
-        return structs.replace(spec, location=str(choose_model(folder, name)))
+        found = spec.recall((find_models, folder), partial(find_models, folder))
+        path = found.get(name or "") or choose_model(folder, name)
+        return structs.replace(spec, location=str(path))
     if name is not None and len(spec.config.sources) == 1:  # else it is for an upstream
         raise ConfigError(
             "model: is for a folder of GGUF files; leave it out, or name a folder as `source`."
@@ -88,7 +90,7 @@ def find_models(folder: Path) -> dict[str, Path]:
     found = dict[str, Path]()
     for file in ggufs(_list_files(folder)):
         path = folder / file
-        if _kind(str(path), *_state(path)) != "model":
+        if _kind(path) != "model":
             continue
         name = name_from(_END.sub("", path.name))
         name = name if name not in found else name_from(_END.sub("", file))
@@ -156,18 +158,9 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _state(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
-
-
-@lru_cache(maxsize=MAX_FILES)
-def _kind(path: str, size: int, changed_ns: int) -> str:
+def _kind(path: Path) -> str:
     """Return the kind of a file; one that cannot be read is a model, whose engine tells what is wrong with it."""
     try:
-        return read_head(Path(path)).kind
+        return read_head(path).kind
     except ValueError:
         return "model"
