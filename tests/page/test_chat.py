@@ -1,5 +1,6 @@
 """The chat, in a real browser, against a real server."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest_asyncio
 from server.test_admin import Operated, operated
 from support.backends.scripted import STREAM_HEAD, Exchange, answer, delta, frames, scripted
 from support.clients.browsers import Visitor, holds, visiting
+from support.common.waiting import until
 from support.models.thinking_templates import BEGUN
 from unilect.demo import MODEL
 
@@ -220,6 +222,27 @@ async def test_the_key_is_asked_for(visitor: Visitor, tmp_path: Path) -> None:
         await holds(other, "document.querySelectorAll('select.model option').length")
 
     assert "sk-visitor" not in page.url
+
+
+async def test_models_are_asked_for_early(visitor: Visitor, server: Operated) -> None:
+    """The list of models is asked for while the chat's modules are on their way, and once."""
+    page = await visitor.context.new_page()
+    visitor.origins.add(server.url)
+    asked, chat = list[str](), asyncio.Event()
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+
+    async def hold(route: Any) -> None:
+        await chat.wait()
+        await route.continue_()
+
+    await page.route("**/page/chat.js", hold)
+    await page.goto(f"{server.url}/", wait_until="commit")
+    await until(lambda: "models" in asked)
+    assert not await page.query_selector("select.model")
+    chat.set()
+    await holds(page, "document.querySelectorAll('select.model option').length")
+
+    assert 1 == asked.count("models")
 
 
 async def test_a_broken_answer(visitor: Visitor, tmp_path: Path) -> None:

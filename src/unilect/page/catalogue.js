@@ -6,9 +6,23 @@ import { signal } from "./view.js";
 /** The models of the server; null until they are known. */
 export const catalogue = signal(null);
 const details = new Map();
+let early = null; // the list that was asked for before the view that shows it was there
 
 /** Read the list. */
-export async function loadCatalogue() {
+export function loadCatalogue() {
+  const asked = early ?? read();
+  early = null;
+  return asked;
+}
+
+/** Ask for the list, for a view that is still on its way. */
+export function askEarly() {
+  early = read();
+  early.catch(() => {}); // told by who takes it
+  addEventListener("unilect:key", () => (early = null), { once: true });
+}
+
+async function read() {
   const { data } = await json("v1/models");
   catalogue.value = data;
   details.clear();

@@ -1,12 +1,12 @@
 /** The shell: the views by their names in the address, the keys that are asked for, light or dark. */
 
-import * as chat from "./chat.js";
+import { askEarly } from "./catalogue.js";
 import { loadSettings, setKey, settings, shareKeys, takeKeyFromAddress, wanted } from "./session.js";
 import { addStyles, computed, effect, h, mount, signal } from "./view.js";
 
 /** The views: a name in the address, a title, the module whose `show(rest)` makes it, and its styles beside those of the chat. */
 const VIEWS = [
-  { name: "chat", title: "Chat", load: () => chat, styles: [] },
+  { name: "chat", title: "Chat", load: () => import("./chat.js"), styles: [] },
   { name: "live", title: "Live", load: () => import("./live.js"), styles: ["live.css", "plot.css"] },
   { name: "keys", title: "Keys & usage", load: () => import("./keys.js"), styles: ["live.css"] },
   { name: "connect", title: "Connect", load: () => import("./connect.js"), styles: ["live.css"] },
@@ -121,6 +121,7 @@ function start() {
     document.title = view.value === VIEWS[0] ? settings.value.title : `${view.value.title} · ${settings.value.title}`;
   });
   loadSettings().catch(() => {});
+  if (view.peek() === VIEWS[0]) askEarly();
   effect(() => {
     showView(main);
   });
