@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import pytest_asyncio
 
 from server.test_admin import Operated, operated
@@ -327,6 +328,66 @@ async def test_two_tabs(visitor: Visitor, server: Operated) -> None:
     await page.click("[aria-label='Earlier version']")
 
     await holds(page, "document.querySelector('.messages').textContent.includes('said in one')")
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "shown", "left"),
+    [
+        ("abc", "ab-c", "b", "ab"),
+        ("ab-c", "abc", "b", "ab"),
+        ("abc", "a-bc", "a", "a"),
+        ("abcd", "ab-c", "d", "abcd"),
+        ("ab-c", "abcd", "b", "abcd"),
+        ("abc", "", "c", "abc"),
+    ],
+)
+async def test_messages_that_another_tab_removes(
+    page: "Page", here: str, there: str, shown: str, left: str
+) -> None:
+    """A message that one tab removes stays away in both, with what was behind it, but for what the other has gone on behind."""
+    found = await page.evaluate(
+        """async (tabs) => {
+          const { join } = await import("/page/conversation.js");
+          const [own, other] = tabs.map((text) => {
+            const [kept, removed = ""] = text.split("-");
+            const nodes = Object.fromEntries([...kept].map((id, at) => [id, { id, parent: kept[at - 1] ?? null }]));
+            return text && { nodes, removed: [...removed], leaf: kept.at(-1) };
+          });
+          const state = () => [own.leaf, Object.keys(own.nodes).sort().join("")];
+          join(own, other || undefined);
+          const once = state();
+          join(own, structuredClone(own));
+          return [once, state()];
+        }""",
+        [here, there],
+    )
+
+    assert [[shown, left]] * 2 == found
+
+
+async def test_a_removed_message_of_a_file(page: "Page") -> None:
+    """A message that was removed comes back with a file that has it, and not otherwise."""
+    found = await page.evaluate(
+        """async () => {
+          const { add, newConversation, remove } = await import("/page/conversation.js");
+          const { exportAll, importText, load, save } = await import("/page/history.js");
+          const one = newConversation();
+          add(one, null, { role: "user", content: "stays" });
+          const gone = add(one, one.leaf, { role: "user", content: "goes" });
+          await save(one);
+          const [file, other] = [await exportAll(), await load(one.id)];
+          remove(one, gone);
+          await save(one);
+          const told = async () => Object.values((await load(one.id)).nodes).map((node) => node.content).join();
+          const states = [await told()];
+          await save(other);
+          states.push(await told());
+          await importText(file);
+          return [...states, await told()];
+        }"""
+    )
+
+    assert ["stays", "stays", "stays,goes"] == found
 
 
 async def test_a_page_that_is_left(visitor: Visitor, server: Operated) -> None:

@@ -1,13 +1,12 @@
 /**
  * A conversation: a tree of messages, of which one branch is shown.
  *
- * `{ id, title, at, leaf, nodes, settings }`: `nodes` has messages by id, each with its `parent`; `leaf` is the last one shown.
+ * `{ id, title, at, leaf, nodes, removed, settings }`: `nodes` has messages by id, each with its `parent`; `leaf` is the last one shown;
+ * `removed` has the ids of those that are not to come back from another tab.
  * An edit, another answer and the answer of a second model are siblings, so that nothing is lost.
  */
 
 const ENDED = new Set(["done", "stopped", "failed"]);
-/** The ids of messages that were removed in this tab. */
-const removed = new Set();
 const IMAGE = /^data:image\/(png|jpeg|gif|webp|bmp|avif);base64,/; // nothing that is loaded from elsewhere
 
 /** Make an id; `crypto.randomUUID` is not there on a page that came by plain HTTP from another machine. */
@@ -17,7 +16,7 @@ export function newId() {
 
 /** Begin a conversation. */
 export function newConversation(settings = {}) {
-  return { id: newId(), title: "", at: Date.now(), leaf: null, nodes: {}, settings };
+  return { id: newId(), title: "", at: Date.now(), leaf: null, nodes: {}, removed: [], settings };
 }
 
 /** Add a message behind a parent (null: the first) and show its branch; returns the message. */
@@ -63,21 +62,30 @@ export function remove(conversation, node) {
     for (const one of Object.values(conversation.nodes)) if (gone.has(one.parent)) gone.add(one.id);
   }
   const others = siblings(conversation, node).filter((one) => one !== node);
-  for (const id of gone) {
-    delete conversation.nodes[id];
-    removed.add(id);
-  }
+  for (const id of gone) delete conversation.nodes[id];
+  conversation.removed = [...(conversation.removed ?? []), ...gone];
   if (!gone.has(conversation.leaf)) return;
   if (others.length) showBranch(conversation, others.at(-1));
   else conversation.leaf = node.parent;
 }
 
-/** Take over what another tab has said in a conversation meanwhile, as branches beside what was said here. */
+/**
+ * Take over what another tab has said in a conversation meanwhile, as branches beside what was said here, and what it has removed; a message
+ * that somebody has gone on behind stays.
+ */
 export function join(conversation, other) {
+  const { nodes } = conversation;
+  const gone = new Set([conversation, other ?? {}].flatMap((one) => one.removed ?? []));
   for (const [id, node] of Object.entries(other?.nodes ?? {})) {
-    const own = conversation.nodes[id];
-    if (own ? ENDED.has(node.state) && !ENDED.has(own.state) : !removed.has(id)) conversation.nodes[id] = node;
+    const own = nodes[id];
+    if (!own || (ENDED.has(node.state) && !ENDED.has(own.state))) nodes[id] = node;
   }
+  for (const node of Object.values(nodes).filter((one) => !gone.has(one.id))) {
+    for (let above = nodes[node.parent]; above && gone.delete(above.id); ) above = nodes[above.parent];
+  }
+  while (gone.has(conversation.leaf)) conversation.leaf = nodes[conversation.leaf]?.parent ?? null;
+  for (const id of gone) delete nodes[id];
+  conversation.removed = [...gone];
 }
 
 /** Say if an answer was left while it came, as when its tab was closed. */

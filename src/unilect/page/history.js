@@ -50,13 +50,17 @@ export function load(id) {
   return within("readonly", (_, store) => store.get(id));
 }
 
-/** Keep a conversation, with what another tab has said in it meanwhile; one without messages is not kept. */
-export async function save(conversation) {
+/**
+ * Keep a conversation, with what another tab has said and removed in it meanwhile; one without messages is not kept.
+ *
+ * @param isWhole true for one of a file, whose messages come back if they were removed
+ */
+export async function save(conversation, isWhole = false) {
   if (!conversation.leaf) return;
   try {
     await within("readwrite", (heads, store) => {
       store.get(conversation.id).onsuccess = ({ target }) => {
-        join(conversation, target.result);
+        join(conversation, isWhole ? { ...target.result, removed: [] } : target.result);
         heads.put(headOf(conversation));
         store.put(conversation);
       };
@@ -111,7 +115,7 @@ export async function importText(text) {
   const list = Array.isArray(found) ? found : (found?.conversations ?? [found]);
   const known = list.map(readExport).filter(Boolean);
   if (!known.length) throw new Error("This file holds no conversation of this page or of llama-server's.");
-  for (const one of known) await save(one);
+  for (const one of known) await save(one, true);
   if (unkept.peek()) throw new Error(unkept.peek());
   return known.length;
 }
