@@ -456,3 +456,18 @@ async def test_conversations_on_a_narrow_screen(browser: "Browser", server: Oper
         await page.wait_for_selector(_ANSWER)
 
         assert not await page.is_visible(".history li")
+
+
+async def test_what_a_program_fills_in(visitor: Visitor, server: Operated) -> None:
+    """A setting counts as it is written, also by what writes for a person and tells of no change at the end."""
+    page = await opened(visitor, server)
+    await page.click("text=Settings")
+    await page.wait_for_selector(".panel textarea")
+    await page.evaluate("""(() => {
+      const field = document.querySelector(".panel textarea");
+      field.value = "Be brief.";
+      field.dispatchEvent(new Event("input", { bubbles: true }));
+    })()""")
+    await page.click("text=Code")
+
+    await page.wait_for_selector(".panel pre:has-text('Be brief.')")

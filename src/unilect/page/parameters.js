@@ -35,7 +35,7 @@ export function settingsView(thread) {
       "label",
       {},
       label,
-      h("textarea", { rows, spellcheck: name === "system", placeholder: hint, value: () => thread.settings.value[name] ?? "", onchange: (event) => thread.change({ [name]: event.target.value }) }),
+      h("textarea", { rows, spellcheck: name === "system", placeholder: hint, value: () => thread.settings.value[name] ?? "", oninput: (event) => thread.change({ [name]: event.target.value }) }),
     );
   return h(
     "div.settings",
@@ -83,9 +83,9 @@ function input(field, common, value, fallback, change) {
   }
   if (field.kind === "lines") {
     const read = (event) => change(event.target.value.split("\n").filter(Boolean));
-    return h("textarea", { ...common, rows: 1, value: (value ?? []).join("\n"), onchange: read });
+    return h("textarea", { ...common, rows: 1, value: (value ?? []).join("\n"), oninput: read });
   }
   const read = (event) => change(event.target.value === "" || !event.target.validity.valid ? undefined : Number(event.target.value));
   const { min, max, step } = field;
-  return h("input", { ...common, type: "number", min, max, step, value: value ?? "", placeholder: fallback ?? "default", onchange: read });
+  return h("input", { ...common, type: "number", min, max, step, value: value ?? "", placeholder: fallback ?? "default", oninput: read });
 }
