@@ -471,3 +471,15 @@ async def test_what_a_program_fills_in(visitor: Visitor, server: Operated) -> No
     await page.click("text=Code")
 
     await page.wait_for_selector(".panel pre:has-text('Be brief.')")
+
+
+async def test_a_page_that_is_left_slowly(visitor: Visitor, tmp_path: Path) -> None:
+    """An answer that breaks off because its page is left, as in Firefox before the page is gone, is no failure."""
+    broken = '[models.b]\nsource = "echo:Hello there"\noptions = { failing_answers = 1, breaks_after = 5, tokens_per_s = 5.0 }\n'
+    async with operated(tmp_path, broken) as server:
+        page = await opened(visitor, server, "b")
+        await say(page, "Hi")
+        await page.wait_for_selector("button.stop")
+        await page.evaluate("dispatchEvent(new Event('beforeunload'))")
+
+        await page.wait_for_selector("text=The page was left while this came.")

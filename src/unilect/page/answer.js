@@ -61,6 +61,9 @@ export function newAnswer(model) {
 export async function ask(body, message, onPiece, signal) {
   const began = performance.now() - 1000 * (message.seconds ?? 0);
   const wanted = { ...body, stream: true, stream_options: { include_usage: true } };
+  let leaves = false; // Firefox breaks requests off while the page is still there
+  const leave = () => (leaves = true);
+  addEventListener("beforeunload", leave);
   try {
     const response = await send("v1/chat/completions", { method: "POST", body: wanted, signal });
     for await (const { name, data } of readEvents(response, { comments: true })) {
@@ -72,11 +75,14 @@ export async function ask(body, message, onPiece, signal) {
     message.state = "done";
   } catch (error) {
     if (error.name === "AbortError") message.state = "stopped";
+    else if (leaves) message.state = "left";
     else {
       message.state = "failed";
       const why = error instanceof TypeError ? "The connection to the server broke off. What has come stays; Again asks once more." : error.message;
       message.error = { message: why, code: error.code ?? "", param: error.param ?? "" };
     }
+  } finally {
+    removeEventListener("beforeunload", leave);
   }
   message.seconds = (performance.now() - began) / 1000;
   onPiece("state", message.state);
