@@ -483,3 +483,19 @@ async def test_a_page_that_is_left_slowly(visitor: Visitor, tmp_path: Path) -> N
         await page.evaluate("dispatchEvent(new Event('beforeunload'))")
 
         await page.wait_for_selector("text=The page was left while this came.")
+
+
+async def test_what_is_dropped(visitor: Visitor, server: Operated) -> None:
+    """Each image that is dropped on the composer is attached; a text that is dropped is left to the browser."""
+    page = await opened(visitor, server)
+    drop = """(put) => {
+      const data = new DataTransfer();
+      if (put === "text") data.setData("text/plain", "a text");
+      else data.items.add(new File([new Uint8Array(9)], "a.png", { type: "image/png" }));
+      const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+      return !document.querySelector("#composer").dispatchEvent(event);
+    }"""
+
+    assert not await page.evaluate(drop, "text")
+    assert await page.evaluate(f"(() => {{ const drop = {drop}; return drop('image') && drop('image') }})()")
+    await holds(page, "document.querySelectorAll('.attachment img').length === 2")

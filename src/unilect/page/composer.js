@@ -18,7 +18,7 @@ export function composerView(isRunning, onSay, onStop) {
   const field = h("textarea", {
     id: "composer",
     rows: 1,
-    placeholder: matchMedia("(hover: hover)").matches ? "Ask anything. Enter sends, Shift+Enter begins a line." : "Ask anything",
+    placeholder: matchMedia("(hover: hover) and (width > 40rem)").matches ? "Ask anything. Enter sends, Shift+Enter begins a line." : "Ask anything",
     "aria-label": "Your message",
     oninput: () => fit(field),
     onkeydown: (event) => {
@@ -33,7 +33,10 @@ export function composerView(isRunning, onSay, onStop) {
     for (const file of files) {
       if (!file.type.startsWith("image/")) trouble.value = `${file.name} is no image.`;
       else if (file.size > MAX_IMAGE_BYTES) trouble.value = `${file.name} has more than 12 MB.`;
-      else images.value = [...images.peek(), await readImage(file)];
+      else {
+        const image = await readImage(file);
+        images.value = [...images.peek(), image]; // others may have come meanwhile
+      }
     }
     picker.value = "";
   }
@@ -53,7 +56,7 @@ export function composerView(isRunning, onSay, onStop) {
   queueMicrotask(() => matchMedia("(hover: hover)").matches && field.focus());
   return h(
     "form.composer",
-    { onsubmit: say, ondragover: (event) => event.preventDefault(), ondrop: (event) => (event.preventDefault(), attach(event.dataTransfer.files)) },
+    { onsubmit: say, ondragover: (event) => hasFiles(event) && event.preventDefault(), ondrop: (event) => hasFiles(event) && (event.preventDefault(), attach(event.dataTransfer.files)) },
     () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
     () => images.value.length > 0 && h("div.row", {}, images.value.map((url, at) => attachedView(url, () => (images.value = images.peek().toSpliced(at, 1))))),
     h(
@@ -66,6 +69,9 @@ export function composerView(isRunning, onSay, onStop) {
     ),
   );
 }
+
+/** Say if files are dragged: a text that is dragged goes where it is dropped. */
+const hasFiles = (event) => event.dataTransfer.types.includes("Files");
 
 function attachedView(url, onRemove) {
   return h("span.attachment", {}, h("img.attached.small", { src: url, alt: "An image to send" }), h("button.quiet.small", { type: "button", "aria-label": "Remove the image", onclick: onRemove }, "×"));
