@@ -146,7 +146,15 @@ function memoryBar(one) {
     h(
       "div.memory",
       {},
-      h("meter", { min: 0, max: () => most(), value: () => one.value.memory_bytes, "aria-label": () => `Memory of ${one.value.name}` }),
+      h("div.meter", {
+        role: "meter",
+        "aria-label": () => `Memory of ${one.value.name}`,
+        "aria-valuenow": () => one.value.memory_bytes,
+        "aria-valuemin": 0,
+        "aria-valuemax": () => most(),
+        "aria-valuetext": () => size(one.value.memory_bytes),
+        style: () => ({ "--part": String(Math.min(1, one.value.memory_bytes / most())) }),
+      }),
       h("span.muted.small", {}, told),
     );
 }
