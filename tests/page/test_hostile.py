@@ -84,7 +84,7 @@ _NAMES = [
 ]
 
 
-def _export(texts: list[str]) -> str:
+def export(texts: list[str]) -> str:
     """The texts as a conversation that another page has exported: asked, answered, and as results and calls of tools."""
     nodes: dict[str, Any] = {}
     parent = None
@@ -131,7 +131,7 @@ async def _ran(page: "Page") -> bool:
 async def test_sixty_answers(visitor: Visitor, tmp_path: Path) -> None:
     """Sixty texts, in each place of a conversation, run nothing, load nothing and break no policy."""
     assert len(TEXTS) >= 60
-    (tmp_path / "hostile.json").write_text(_export(TEXTS))
+    (tmp_path / "hostile.json").write_text(export(TEXTS))
     async with operated(tmp_path) as server:
         page = await visitor.open(f"{server.url}/")
         await page.set_input_files("input[type=file][accept*=json]", tmp_path / "hostile.json")
