@@ -497,5 +497,7 @@ async def test_what_is_dropped(visitor: Visitor, server: Operated) -> None:
     }"""
 
     assert not await page.evaluate(drop, "text")
-    assert await page.evaluate(f"(() => {{ const drop = {drop}; return drop('image') && drop('image') }})()")
+    assert await page.evaluate(
+        f"(() => {{ const drop = {drop}; return drop('image') && drop('image') }})()"
+    )
     await holds(page, "document.querySelectorAll('.attachment img').length === 2")
