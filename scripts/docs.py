@@ -41,6 +41,7 @@ from unilect.core import errors, requests
 from unilect.engines.gguf import _request as _gguf_request
 from unilect.engines.transformers.words import parameters as _hf_parameters
 from unilect.models.registry import Registry
+from unilect.residency.residency import Residency
 from unilect.server._connections import Connections, Limits
 from unilect.server._state import metrics_of
 from unilect.store.database import Database
@@ -238,7 +239,8 @@ def metric_list() -> str:
     database = Database("sqlite://")
     connections = Connections(Limits())
     rejoin = Answers(1.0, {})
-    metrics = metrics_of(Registry([]), connections, {}, database, per_key=True, rejoin=rejoin)
+    registry = Registry([], residency=Residency(1))
+    metrics = metrics_of(registry, connections, {}, database, per_key=True, rejoin=rejoin)
     lines = [
         "# Metrics",
         "",

@@ -14,6 +14,7 @@ from unilect.config.model import ModelConfig
 from unilect.config.server import Config
 from unilect.config.store import StoreConfig
 from unilect.demo import MODEL
+from unilect.residency.space import NOTHING
 
 
 def tables(folder: Path, *names: str, **options: object) -> dict[str, ModelConfig]:
@@ -43,13 +44,13 @@ async def test_what_comes_beside(tmp_path: Path) -> None:
         await ask(server, "a")
         a = server.registry.models["a"]
         assert a.place is not None
-        before = a.memory_need() or 0
+        before = (a.memory_need() or NOTHING).total
         async with server.request("", "/v1/embeddings", model="a", input="x") as response:
             assert 200 == response.status
-        assert (a.memory_need() or 0) > before + 10**7
+        assert (a.memory_need() or NOTHING).total > before + 10**7
         a.set_keep_alive(0)
         await until(lambda: not a.runs_here and a.stopping is None)
-        assert (a.memory_need() or 0) < before + 10**7
+        assert (a.memory_need() or NOTHING).total < before + 10**7
 
 
 async def test_engines(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ async def test_engines(tmp_path: Path) -> None:
         assert [False, True] == [a.runs_here, b.runs_here]
         assert b.place is not None
         await until(lambda: b.place.measured_bytes > 0)  # type: ignore[union-attr]
-        assert 10**7 < b.place.measured_bytes < b.place.need
+        assert 10**7 < b.place.measured_bytes < b.place.need.total
         async with server.client.get(f"{server.url}/metrics") as response:
             told = await response.text()
         assert 'unilect_model_events_total{event="evicted",model="a"} 1' in told

@@ -76,11 +76,14 @@ def test_who_computes_on_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [] == gpu_memory(torch=False)
     monkeypatch.setattr(gpus, "_llama_gpus", lambda: (GpuMemory(1, 2),))
     assert [GpuMemory(1, 2)] == gpu_memory(torch=False)
+    assert gpu_memory(llama=False) is None
     monkeypatch.setattr(gpus, "_llama_gpus", lambda: None)
     assert gpu_memory(torch=False) is None
     monkeypatch.setattr(gpus, "_LIBRARY", library(tmp_path, 0))
 
-    assert [ONE, OTHER] == gpu_memory()
+    assert [ONE, OTHER] == gpu_memory() == gpu_memory(llama=False)
+    monkeypatch.setattr(gpus, "_torch_has_gpus", lambda: False)
+    assert [] == gpu_memory(llama=False)
 
 
 @pytest.mark.parametrize(

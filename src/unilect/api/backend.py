@@ -131,14 +131,16 @@ class MemoryNeed(Struct, frozen=True):
     The memory that a backend's process takes of the machine and its GPUs, in bytes.
 
     Attributes:
-        ready: Once its model is loaded, with the files that it maps.
+        ready: Once its model is loaded, with the files that it maps; 0 where only its process finds that out.
         grows: More that may come while it answers, at most.
         measured: An earlier load with the same files and settings took this; else it is reckoned.
+        gpus: Of all this, or beside it where that is not known, what it has on each GPU that has room for it, in the order of `gpu_memory`.
     """
 
     ready: int
     grows: int = 0
     measured: bool = False
+    gpus: tuple[int, ...] = ()
 
 
 class NativeFacts(Struct, frozen=True):

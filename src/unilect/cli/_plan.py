@@ -125,7 +125,9 @@ def _default_sizes() -> list[int]:
 def _need(model: Model) -> int | None:
     """Return the bytes that a model takes once it is loaded; None for one that runs elsewhere, or is not here yet."""
     found = [member.backend.memory_need() for member in model.pool.members]
-    return sum(one.ready for one in found if one is not None) if all(found) else None
+    return (
+        sum(one.ready for one in found if one) if all(one and one.ready for one in found) else None
+    )
 
 
 def _base(registry: Registry, name: str) -> str:

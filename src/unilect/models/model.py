@@ -21,6 +21,7 @@ from unilect.core.errors import BackendUnavailable, UnilectError
 from unilect.models.stays import Stays, name_idle
 from unilect.residency.events import Events
 from unilect.residency.seat import Seat
+from unilect.residency.space import Space, sum_up
 from unilect.runtime.context import CURRENT_REQUEST, Context, current_request
 from unilect.runtime.tasks import spawn_detached
 from unilect.scheduling.fair_queue import Queue
@@ -181,12 +182,16 @@ class Model:
         lives = (life for one in self.pool.members for life in one.backend.children)
         return sum(life.proportional_memory_bytes for life in lives)
 
-    def memory_need(self, measured_bytes: int = 0) -> int | None:
+    def memory_need(self, measured_bytes: int = 0) -> Space | None:
         """Return the bytes that it takes at most, 0 where nobody knows; None where it takes none of this machine's. See `Resident`."""
-        if not self.stays.takes_memory or self.stays.memory_bytes is not None:
-            return self.stays.memory_bytes
-        needs = [one.backend.memory_need() for one in self.pool.members]
-        return max(measured_bytes, sum(one.ready + one.grows for one in needs if one is not None))
+        said = self.stays.memory_bytes
+        if not self.stays.takes_memory and said is None:
+            return None
+        needs = [need for one in self.pool.members if (need := one.backend.memory_need())]
+        gpus = sum_up(Space(0, one.gpus) for one in needs).gpus
+        if said is not None:
+            return Space(said, tuple(min(said, one) for one in gpus))
+        return Space(max(measured_bytes, sum(one.ready + one.grows for one in needs)), gpus)
 
     @property
     def in_use(self) -> int:

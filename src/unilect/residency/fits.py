@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from unilect.residency.policy import Loaded, choose_victims
+from unilect.residency.policy import Loaded
 from unilect.residency.residency import Residency
 from unilect.residency.seat import Seat, State
+from unilect.residency.space import NOTHING, Space
 
 
 class Fit(NamedTuple):
@@ -32,27 +33,27 @@ class Fits:
     """
 
     def __init__(self, residency: Residency) -> None:
-        self._residency, self._free = residency, residency.find_free()
-        self._known: dict[int, Fit] = {}  # by the bytes that are lacking: to choose is not cheap
+        self._residency, self._account = residency, residency.account
+        self._free = self._account.find_free()
+        self._known: dict[Space, Fit] = {}  # by the bytes that are lacking: to choose is not cheap
 
     def of(self, seat: Seat) -> Fit | None:
         """Return the fit of a model; None where it has its bytes, or they are promised to it."""
         if seat.state is not State.GONE:
             return None
-        if not self._residency.can_fit(seat):
+        if not self._account.can_fit(seat):
             return Fit("never")
-        lacking = max(0, self._residency.find_need(seat) - self._free)
+        lacking = self._account.find_lack(seat, self._account.find_need(seat), self._free)
+        lacking = lacking.join(NOTHING)
         if lacking not in self._known:
             self._known[lacking] = self._find(lacking)
         return self._known[lacking]
 
-    def _find(self, lacking: int) -> Fit:
-        if not lacking:
-            return Fit("now")
-        victims = choose_victims(self._movable, lacking)
+    def _find(self, lacking: Space) -> Fit:
+        victims = [] if NOTHING.covers(lacking) else self._residency.choose(self._movable, lacking)
         if victims is None:
             return Fit("waits")
-        return Fit("evicts", sorted(one.name for one in victims))
+        return Fit("evicts", sorted(one.name for one in victims)) if victims else Fit("now")
 
     @cached_property
     def _movable(self) -> list[Loaded]:

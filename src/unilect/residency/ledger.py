@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from unilect.residency.space import Space
 from unilect.runtime.memory import own_bytes
 
 
@@ -28,13 +29,13 @@ class Ledger:
     """
 
     def __init__(self) -> None:
-        self.claims: dict[Hashable, int] = {}
+        self.claims: dict[Hashable, Space] = {}
         self._starting: dict[Starting, int] = {}
 
     @property
     def claimed(self) -> int:
-        """The bytes of all models that have a place."""
-        return sum(self.claims.values())
+        """The bytes of all models that have a place, on the machine and its GPUs together."""
+        return sum(one.total for one in self.claims.values())
 
     @contextmanager
     def reserve(self, engine: Starting, size_bytes: int) -> Iterator[None]:

@@ -7,9 +7,11 @@ is the newest, and is waited for: else one that is asked for all the time would 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import NamedTuple
+
+from unilect.residency.space import NOTHING, Space, sum_up
 
 #: Loads' lengths that a model stays at least, while it is asked for.
 TURN = 4.0
@@ -18,6 +20,8 @@ _ASKED = 4.0  # how much more likely a model is needed again at once that is bei
 _STEADY = 3.0  # turns after which a model counts as one that is always asked for, whose place is not the one that others take turns in
 _MOST = 10  # models of which every set is looked at
 _LEAST_S = 0.05  # no load is for nothing
+_LEAST_SHARE = 1e-9  # of what is lacking
+_LEAST_PART = 2  # of what it would take of a GPU a model gets such a part, or nobody leaves for it
 
 
 class Loaded(NamedTuple):
@@ -26,7 +30,7 @@ class Loaded(NamedTuple):
 
     Attributes:
         name: Its name.
-        bytes: What is free once it is gone.
+        space: What is free once it is gone.
         reload_s: Seconds to load it again, as its file lies now.
         idle_s: Seconds since its last request came; 0 while one runs.
         stays_s: Seconds since it was loaded; below 0 until it is.
@@ -35,7 +39,7 @@ class Loaded(NamedTuple):
     """
 
     name: str
-    bytes: int
+    space: Space
     reload_s: float
     idle_s: float
     stays_s: float
@@ -70,47 +74,77 @@ def turn_s(swap_wait_s: float, load_s: float) -> float:
     return max(swap_wait_s, TURN * load_s)
 
 
-def choose_victims(loaded: Sequence[Loaded], lacking: int) -> list[Loaded] | None:
+def find_lack(need: Space, whole: Space, free: Space) -> Space:
+    """
+    Return the bytes that a model lacks; of the sum it may be less than 0.
+
+    It lacks nothing of a GPU where pinned models leave it only a small part of what it would take: it is slow, whoever leaves.
+
+    Args:
+        need: What it is to have.
+        whole: The same if no model was pinned.
+        free: What is free.
+    """
+    gpus = zip(need.gpus, whole.gpus, free.gpus, strict=False)
+    lacks = (
+        max(0, one - left) if one and one * _LEAST_PART >= all_ else 0 for one, all_, left in gpus
+    )
+    return Space(need.total - free.total, tuple(lacks))
+
+
+def choose_victims(loaded: Sequence[Loaded], lacking: Space) -> list[Loaded] | None:
     """
     Choose the cheapest set of models whose bytes are enough; None where all together are not.
 
-    All sets are looked at for a few models; of more the cheapest for each byte go first, and who is not needed in the end stays.
+    All sets are looked at for a few models; of more the cheapest for what they free go first, and who is not needed in the end stays.
     """
-    if lacking <= 0:
+    if NOTHING.covers(lacking):
         return []
-    if sum(one.bytes for one in loaded) < lacking:
+    if not _sum(loaded).covers(lacking):
         return None
-    order = sorted(loaded, key=lambda one: one.cost / max(1, one.bytes))
+    order = sorted(loaded, key=lambda one: one.cost / max(_LEAST_SHARE, _share(one.space, lacking)))
     if len(order) > _MOST:
         return _choose_greedily(order, lacking)
     best, least = list(order), math.inf
+    priced = [(one.cost, one) for one in order]
     for count in range(1, len(order) + 1):
-        for some in combinations(order, count):
-            cost = sum(one.cost for one in some)
-            if cost < least and sum(one.bytes for one in some) >= lacking:
-                best, least = list(some), cost
+        for some in combinations(priced, count):
+            cost = sum(price for price, _ in some)
+            if cost < least and _sum(one for _, one in some).covers(lacking):
+                best, least = [one for _, one in some], cost
     return best
 
 
 def keep_promise(
-    told: list[Loaded], chosen: list[Loaded] | None, lacking: int
+    told: list[Loaded], chosen: list[Loaded] | None, lacking: Space
 ) -> list[Loaded] | None:
     """Return those for which somebody was told to wait, unless they are not enough any more, or those that are chosen now leave sooner."""
-    if not chosen or sum(one.bytes for one in told) < lacking:
+    if not chosen or not _sum(told).covers(lacking):
         return chosen
     return min(chosen, told, key=lambda some: max(one.due_s for one in some))
 
 
-def _choose_greedily(order: Sequence[Loaded], lacking: int) -> list[Loaded]:
+def _choose_greedily(order: Sequence[Loaded], lacking: Space) -> list[Loaded]:
     """Take the first that are enough, and leave out again whom the others make superfluous, the dearest first."""
-    chosen, size = list[Loaded](), 0
+    chosen, size = list[Loaded](), NOTHING
     for one in order:
-        if size >= lacking:
+        if size.covers(lacking):
             break
         chosen.append(one)
-        size += one.bytes
+        size += one.space
     for one in sorted(chosen, key=lambda one: -one.cost):
-        if size - one.bytes >= lacking:
+        if (size - one.space).covers(lacking):
             chosen.remove(one)
-            size -= one.bytes
+            size -= one.space
     return chosen
+
+
+def _sum(some: Iterable[Loaded]) -> Space:
+    return sum_up(one.space for one in some)
+
+
+def _share(space: Space, lacking: Space) -> float:
+    """Return the part of what is lacking that is in some bytes, more than 1 where they are more; the parts of each GPU are added."""
+    lacks, sizes = (lacking.total, *lacking.gpus), (space.total, *space.gpus)
+    both = zip(lacks, sizes, strict=False)
+    return sum(size / lack for lack, size in both if lack > 0)

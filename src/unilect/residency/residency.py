@@ -11,25 +11,30 @@ The places in memory: one owner gives them to models, in a fair order of those w
    wait behind the swap. So everybody's turn comes.
 4. Without a configured budget it is what was free at the start: then nothing is refused here, since nobody has said that it must not be
    tried, and what is to be loaded at the server's start is.
+5. A GPU that lacks memory has others leave as the sum does, and is no reason to refuse: what cannot have it is loaded all the same. While
+   one waits for a GPU alone, those behind it that would take nothing from it are loaded.
 """
 
 import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
-from unilect.core.errors import ModelTooLarge, QueueFull, QueueTimeout, UnilectError
+from unilect.core.errors import QueueFull, QueueTimeout, UnilectError
+from unilect.residency.account import Account
 from unilect.residency.budget import find_budget
 from unilect.residency.events import describe_size
 from unilect.residency.ledger import LEDGER, Ledger
 from unilect.residency.policy import Loaded, choose_victims, keep_promise, turn_s
 from unilect.residency.pressure import Pressure, Shortage
 from unilect.residency.seat import Resident, Seat, State
+from unilect.residency.space import NOTHING, Space
+from unilect.residency.telling import tell_end, tell_loaded, tell_wait
 from unilect.residency.turns import Turns
-from unilect.runtime.context import ANONYMOUS, current_request
+from unilect.runtime.context import current_request
 
 log = logging.getLogger("unilect")
 _LOOK_S = 1.0  # from one look to the next at loads that others wait for
@@ -50,21 +55,20 @@ class Residency:
 
     Attributes:
         budget: The bytes that all models together may take; None where neither the operator nor the system says.
-        is_hard: The operator has said so: what cannot fit is refused.
         swap_wait_s: As given.
         seats: The models that take part.
+        account: The account of their bytes.
         pressure: Tells of a lack of memory, while it is open.
     """
 
     def __init__(
         self, memory_bytes: int | None, swap_wait_s: float = 5.0, ledger: Ledger = LEDGER
     ) -> None:
-        self.is_hard, self.swap_wait_s = memory_bytes is not None, swap_wait_s
-        self.budget = memory_bytes
-        if memory_bytes is None:
-            self.budget = find_budget()
+        self.swap_wait_s = swap_wait_s
+        budget = find_budget(memory_bytes)
+        self.budget = None if budget is None else budget.total
         self.seats: dict[Resident, Seat] = {}
-        self._claims = ledger.claims
+        self.account = Account(budget or NOTHING, memory_bytes is not None, self.seats, ledger)
         self._queue: dict[Seat, float] = {}  # since when they wait, the first first
         self._turns = Turns()
         self._due_at = 0.0  # when those may go at the latest that the first in line waits for
@@ -75,7 +79,7 @@ class Residency:
     @property
     def claimed(self) -> int:
         """The bytes of the models that have a place."""
-        return sum(self._claims[seat] for seat in self.seats.values() if seat.has_place)
+        return self.account.claimed.total
 
     def take(self, model: Resident) -> Seat | None:
         """Have a model take part, if its need is known and of this machine; returns its seat. Idempotent."""
@@ -105,21 +109,23 @@ class Residency:
     def force(self, models: Iterable[Resident]) -> None:
         """Give places to models that were not to be refused one, unless the operator has set a budget."""
         for model in models:
-            if (seat := self.take(model)) is None or self.is_hard:
+            if (seat := self.take(model)) is None or self.account.is_hard:
                 continue
             if not seat.has_place:
-                self._grant(seat, seat.need, State.FORCED)
+                self._grant(seat, self.account.reckon(seat), State.FORCED)
             elif seat.state is State.GIVEN:
                 seat.enter(State.FORCED)
 
     def _admit(self, seat: Seat) -> bool:
-        if self.is_hard:
-            self._check_fits(seat)
-            if seat.need > (free := self.find_free()):
-                told = f"{seat.model.name}: not loaded at start: needs {describe_size(seat.need)}, {describe_size(free)} of memory are free; the first request loads it"
-                seat.events.add("skipped", told, need_bytes=seat.need, free_bytes=free)
+        need = self.account.reckon(seat)
+        if self.account.is_hard:
+            self.account.check_fits(seat)
+            size, free = need.total, self.account.find_free().total
+            if size > free:
+                told = f"{seat.model.name}: not loaded at start: needs {describe_size(size)}, {describe_size(free)} of memory are free; the first request loads it"
+                seat.events.add("skipped", told, need_bytes=size, free_bytes=free)
                 return False
-        self._grant(seat, seat.need)
+        self._grant(seat, need)
         return True
 
     async def wait(self, seat: Seat, until: float | None, timeout_s: float) -> None:
@@ -135,7 +141,7 @@ class Residency:
             QueueTimeout: The time is over.
             QueueFull: Too many requests wait for it.
         """
-        self._check_fits(seat)
+        self.account.check_fits(seat)
         if len(seat.waiting) >= seat.model.most_waiting:
             raise QueueFull(
                 f"Too many requests wait for the model to be loaded. Try again in {math.ceil(seat.wait_s)} s.",
@@ -171,7 +177,7 @@ class Residency:
         if any(one.goes for one in self.seats.values()):
             return
         self._shortage = shortage
-        idle = [(one.cost / max(1, one.bytes), seat) for seat, one in self.list_movable(None) if not one.is_asked]  # fmt: skip
+        idle = [(one.cost / max(1, one.space.total), seat) for seat, one in self.list_movable(None) if not one.is_asked]  # fmt: skip
         if idle:
             _, seat = min(idle, key=lambda one: one[0])
             seat.enter(State.LEAVING)
@@ -194,12 +200,15 @@ class Residency:
         Reckon with what a model takes, now that its files are here. Where that is not free, and nothing of it loads yet, its place is
         taken back, and waited for as by others.
         """
-        need = self.find_need(seat)
-        if not seat.has_place or (more := need - self._claims[seat]) <= 0:
+        if not seat.has_place:
+            return
+        need, claim = self.account.find_need(seat), self.account.claims[seat]
+        if claim.covers(need):
             return
         begun = seat.model.runs_here or seat.model.is_loading
-        if begun or seat.state is State.FORCED or more <= self.find_free():
-            self._claims[seat] = need
+        lacking = self.account.find_lack(seat, need, self.account.find_free() + claim)
+        if begun or seat.state is State.FORCED or NOTHING.covers(lacking):
+            self.account.claims[seat] = need.join(claim)
         else:
             self._free_seat(seat)
 
@@ -208,7 +217,7 @@ class Residency:
         if not seat.is_loaded and seat.model.runs_here:
             # what loads beside a start that failed takes memory all the same
             if not seat.has_place:
-                self._grant(seat, seat.need)
+                self._grant(seat, self.account.reckon(seat))
             self._set_loaded(seat)
             self._decide()
         return seat.load_s or 0.0
@@ -218,15 +227,8 @@ class Residency:
         payers, charged_s = seat.payers, (seat.load_s or 0.0) + self._turn_s(seat)
         self._charge(seat, charged_s)
         seat.enter(State.LOADED)
-        claim = self._claims[seat] = max(self._claims[seat], seat.need)
-        budget = self.budget or 0
-        takes = f"takes {describe_size(claim)} at most" if claim else "its size is not known yet"
-        told = f"{seat.model.name}: loaded in {seat.load_s:.1f} s: {takes}, all models {describe_size(self.claimed)} of {describe_size(budget)}"
-        numbers = {"load_s": seat.load_s or 0.0, "expected_s": seat.expected_s, "need_bytes": claim}
-        if keys := [f"`{one}`" for one in payers if one not in ("", ANONYMOUS)]:
-            told += f"; {charged_s:.1f} s are charged to {', '.join(keys)}"
-            numbers["charged_s"] = charged_s
-        seat.events.add("loaded", told, **numbers, claimed_bytes=self.claimed, budget_bytes=budget)
+        self.account.grow(seat)
+        tell_loaded(seat, self.account, payers, charged_s)
         measuring = asyncio.get_running_loop().run_in_executor(None, seat.model.measure_memory)
         measuring.add_done_callback(partial(self._note_measured, seat))
 
@@ -236,7 +238,7 @@ class Residency:
             return
         seat.measured_bytes = measuring.result()
         if seat.is_loaded:
-            self._claims[seat] = max(self._claims[seat], seat.need)
+            self.account.grow(seat)
 
     def note_failed(self, seat: Seat, error: UnilectError) -> None:
         """Note that a model could not be loaded, where nothing of it runs; who waits for memory may have its place."""
@@ -250,7 +252,7 @@ class Residency:
     def note_gone(self, seat: Seat, for_good: bool) -> None:
         """Note that a model is stopped; `for_good`: who waits for it is told by the model."""
         if seat.has_place:
-            self._tell_of_end(seat, self._claims[seat])
+            tell_end(seat, self.account, self._shortage)
         if for_good:
             self.seats.pop(seat.model, None)
             if seat in self._queue:
@@ -268,7 +270,7 @@ class Residency:
         self._charge(seat, 0.0)
         if seat.state is not State.GONE:
             seat.enter(State.GONE)
-            del self._claims[seat]
+            del self.account.claims[seat]
 
     def _drop_unused(self, seat: Seat, turn: asyncio.Future[None]) -> None:
         """Take the place back of a model that nobody starts any more: the request that would have has left in the moment of its turn."""
@@ -277,9 +279,9 @@ class Residency:
         if turn not in seat.waiting and seat.starts and not begun:
             self._free_seat(seat)
 
-    def _grant(self, seat: Seat, size: int, state: State = State.GIVEN) -> None:
+    def _grant(self, seat: Seat, size: Space, state: State = State.GIVEN) -> None:
         """Give a place."""
-        self._claims[seat] = size
+        self.account.claims[seat] = size
         seat.enter(state)
         seat.payers = self._turns.begin(seat.waiting.values())
         self._queue.pop(seat, None)
@@ -310,25 +312,41 @@ class Residency:
             return
         self._settle()
         for seat in list(self._queue):
-            if not seat.waiting or seat.model.closed or not self.can_fit(seat):
+            if not seat.waiting or seat.model.closed or not self.account.can_fit(seat):
                 self._give_up(seat)
+        self._give()
+        self._evict_idle()
+        if not self._queue:
+            self._hook(None)
+
+    def _give(self) -> None:
+        """Give places to those in line, up to the first that waits; behind one that waits for a GPU alone to those that take nothing from it."""
+        waits: Space | None = None  # the needs of those that wait for a GPU
         for seat in self._line():
             if seat.has_place:  # it leaves, or is stopped: then it waits as others do
                 if seat.leaves_for is not None:
                     name = f"`{seat.leaves_for.model.name}`, for which it leaves"
-                    self._tell_of_wait(seat, seat.need, 0, name)
+                    self._tell_of_wait(seat, self.account.reckon(seat), name)
                 continue
             if seat.state is State.GONE:
-                self._tell_overtaken(seat)
-                if not self._plan(seat):
-                    break
-            size = self._claims[seat]
-            goes = any(one.goes for one in self.seats.values())
-            if self.claimed + size <= (self.budget or 0) or not goes:
-                self._grant(seat, size)
-        self._evict_idle()
-        if not self._queue:
-            self._hook(None)
+                need = self.account.find_need(seat)
+                if waits is not None:
+                    if not self._is_free(seat, need, waits):
+                        waits += need
+                        continue
+                    self._promise(seat, need)
+                elif (lacking := self._plan(seat, need)) is not None:
+                    if lacking.total > 0:
+                        break
+                    waits = need
+                    continue
+            if self.account.may_start(seat):
+                self._grant(seat, self.account.claims[seat])
+
+    def _is_free(self, seat: Seat, need: Space, waits: Space) -> bool:
+        """Return True if a model lacks nothing, though others that wait have what they are to have."""
+        free = self.account.find_free() - waits
+        return NOTHING.covers(self.account.find_lack(seat, need, free))
 
     def _evict_idle(self) -> None:
         """Stop those that leave, and in which no request runs any more."""
@@ -344,7 +362,7 @@ class Residency:
         for seat in self.seats.values():
             model = seat.model
             if seat.is_loaded:
-                self._claims[seat] = max(self._claims[seat], seat.need)
+                self.account.grow(seat)
             if not seat.starts or model.is_loading:
                 continue
             if model.runs_here:
@@ -370,38 +388,55 @@ class Residency:
         for other in self.seats.values():
             if other.leaves_for is not seat or other.model.stopping is not None:
                 continue
-            if heir is not None and self._claims[other] > self.find_free():
+            if heir is not None and not self.account.find_free().covers(self.account.claims[other]):
                 other.enter(State.LEAVING, heir)
                 continue
             other.enter(State.LOADED)
             self._queue.pop(other, None)
             other.wake()
 
-    def _plan(self, seat: Seat) -> bool:
-        """Find the bytes for a model, and tell those that leave for it; returns False where it has to wait for that."""
-        need, free = self.find_need(seat), self.find_free()
+    def _plan(self, seat: Seat, need: Space) -> Space | None:
+        """Find the bytes for a model, and tell those that leave for it; returns what it lacks where it has to wait for that."""
+        self._tell_overtaken(seat)
+        lacking = self.account.find_lack(seat, need, self.account.find_free())
         movable = {one: other for other, one in self.list_movable(seat)}
         told = [one for one, other in movable.items() if other in seat.waits_for]
-        victims = keep_promise(told, choose_victims(list(movable), need - free), need - free)
+        victims = keep_promise(told, self.choose(list(movable), lacking), lacking)
         if victims is None:
-            self._tell_of_wait(seat, need, free, "models that are being loaded")
+            self._tell_of_wait(seat, need, "models that are being loaded")
             self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._decide)
-            return False
+            return lacking
         due_s = max((one.due_s for one in victims), default=0.0)
         if due_s > 0:
             names = ", ".join(f"`{one.name}`" for one in victims)
             self._due_at = time.monotonic() + due_s
-            self._tell_of_wait(seat, need, free, f"{names} for {due_s:.1f} s at most", most_s=due_s)
+            self._tell_of_wait(seat, need, f"{names} for {due_s:.1f} s at most", most_s=due_s)
             seat.waits_for = [movable[one] for one in victims]
             look_s = _LOOK_S if any(one.starts for one in seat.waits_for) else due_s
             self._timer = asyncio.get_running_loop().call_later(min(due_s, look_s), self._decide)
-            return False
+            return lacking
         self._due_at = 0.0
         for one in victims:
             movable[one].enter(State.LEAVING, seat)
-        self._claims[seat] = need
+        self._promise(seat, need)
+        return None
+
+    def _promise(self, seat: Seat, need: Space) -> None:
+        """Promise a model its bytes."""
+        self.account.claims[seat] = need
         seat.enter(State.PROMISED)
-        return True
+
+    def choose(self, movable: Sequence[Loaded], lacking: Space) -> list[Loaded] | None:
+        """
+        Choose the models that leave for what is lacking; None where all together do not have it. What they do not have of a GPU is left
+        out, unless others are about to be loaded, which may leave after that.
+        """
+        victims = choose_victims(movable, lacking)
+        if victims is None and not any(
+            one.starts or one.state is State.PROMISED for one in self.seats.values()
+        ):
+            victims = choose_victims(movable, Space(lacking.total))
+        return victims
 
     def list_movable(self, seat: Seat | None) -> list[tuple[Seat, Loaded]]:
         """Return the models that may leave for another one, also those that are being loaded, at the end of their turns; None for no other."""
@@ -415,35 +450,12 @@ class Residency:
             runs = bool(model.in_use) or other.starts
             idle_s = 0.0 if runs else now - max(model.used_at, other.loaded_at)
             stays_s = -other.wait_s if other.starts else now - other.loaded_at
-            loaded = Loaded(model.name, self._claims[other], other.reload_s, idle_s, stays_s, self._turn_s(other), runs)  # fmt: skip
+            loaded = Loaded(model.name, self.account.claims[other], other.reload_s, idle_s, stays_s, self._turn_s(other), runs)  # fmt: skip
             found.append((other, loaded))
         return found
 
-    def _tell_of_end(self, seat: Seat, size: int) -> None:
-        """Note that a model is stopped: for another one, or else."""
-        name, other = seat.model.name, seat.leaves_for
-        if seat.state is not State.LEAVING:
-            told = f"{name}: stopped: {describe_size(size)} are free again"
-            seat.events.add("stopped", told, freed_bytes=size)
-            return
-        idle_s, reload_s = time.monotonic() - seat.model.used_at, seat.reload_s
-        told = f"{name}: evicted ({describe_size(size)}, idle {idle_s:.0f} s, {reload_s:.1f} s to load)"
-        numbers = {"freed_bytes": size, "idle_s": idle_s, "reload_s": reload_s}
-        if other is None:
-            numbers |= {"stalled_percent": self._shortage.stalled, "free_bytes": self._shortage.free_bytes}  # fmt: skip
-            seat.events.add("evicted", f"{told}: {self._shortage}", **numbers)
-            return
-        need, free = other.need, max(0, (self.budget or 0) - self.claimed)
-        told += f" for `{other.model.name}`: needs {describe_size(need)}, {describe_size(free)} free"  # fmt: skip
-        seat.events.add("evicted", told, **numbers, need_bytes=need, free_bytes=free)
-
-    def _tell_of_wait(self, seat: Seat, need: int, free: int, for_whom: str, **most: float) -> None:
-        """Note once for each time that a model begins to wait what it waits for, and for how long at most where that is known (`most_s`)."""
-        since, last = self._queue[seat], seat.events.last
-        if last and last[-1].kind == "waits" and last[-1].numbers["since_s"] == since:
-            return
-        told = f"{seat.model.name}: waits for {for_whom}: needs {describe_size(need)}, {describe_size(max(0, free))} free"
-        seat.events.add("waits", told, need_bytes=need, free_bytes=free, since_s=since, **most)
+    def _tell_of_wait(self, seat: Seat, need: Space, for_whom: str, **most: float) -> None:
+        tell_wait(seat, self.account, self._queue[seat], need, for_whom, **most)
 
     def _tell_overtaken(self, first: Seat) -> None:
         """Note of the models that were asked for before the one that is next, and wait for it, by what they stand behind it."""
@@ -454,47 +466,7 @@ class Residency:
             more_s = self._turns.rank(seat.waiting.values())[0] - charged_s
             if more_s > 0 and not seat.has_place:
                 whom = f"`{first.model.name}`, whose callers were charged {more_s:.1f} s less for loads"
-                self._tell_of_wait(seat, seat.need, self.find_free(), whom)
+                self._tell_of_wait(seat, self.account.reckon(seat), whom)
 
     def _turn_s(self, seat: Seat) -> float:
         return turn_s(self.swap_wait_s, seat.load_s or 0.0)
-
-    def find_free(self) -> int:
-        """Return the bytes that are promised to nobody who stays; less than 0 where too much is."""
-        goes = {one for one in self.seats.values() if one.goes}
-        taken = (size for seat, size in self._claims.items() if seat not in goes)
-        return (self.budget or 0) - sum(taken)
-
-    def find_need(self, seat: Seat) -> int:
-        """Return the bytes that a model is to have: no more than it can, where nobody has said that it must not be tried."""
-        return seat.need if self.is_hard else min(seat.need, self._most(seat))
-
-    def _most(self, seat: Seat) -> int:
-        """Return the bytes that a model can ever have, beside those that are pinned."""
-        others = (one for one in self.seats.values() if one.model.name != seat.model.name)
-        return max(0, (self.budget or 0) - sum(one.need for one in others if one.model.pinned))
-
-    def can_fit(self, seat: Seat) -> bool:
-        """Return False where the operator's budget has no room for a model, whatever leaves."""
-        return not self.is_hard or seat.need <= self._most(seat)
-
-    def _check_fits(self, seat: Seat) -> None:
-        """
-        Raises:
-            ModelTooLarge: As `can_fit`.
-        """
-        if self.can_fit(seat):
-            return
-        need, most = seat.need, self._most(seat)
-        pins = (self.budget or 0) - most
-        beside = f", of which pinned models have {describe_size(pins)}" if pins else ""
-        sizes = f"it needs {describe_size(need)}, and `memory` is {describe_size(self.budget or 0)}{beside}"
-        told = (
-            f"{seat.model.name}: refused: {sizes}. Lower its `context` or `parallel`, take fewer bits, or raise `memory`"
-            f"{', or unpin a model' if pins else ''}."
-        )
-        seat.events.add("refused", told, need_bytes=need, most_bytes=most)
-        raise ModelTooLarge(
-            f"The model `{seat.model.name}` does not fit into this server's memory: {sizes}. Ask another model.",
-            reason=told,
-        )

@@ -12,6 +12,7 @@ from unilect.core.errors import UnilectError
 from unilect.residency.events import Events
 from unilect.residency.load_times import Lie, LoadTimes
 from unilect.residency.page_cache import measure_share
+from unilect.residency.space import NOTHING, Space
 from unilect.residency.turns import Ticket
 
 
@@ -99,10 +100,10 @@ class Resident(Protocol):
     def measure_memory(self) -> int:
         """Measure the bytes of its processes, with their parts of what they share; for a thread."""
 
-    def memory_need(self, measured_bytes: int = 0) -> int | None:
+    def memory_need(self, measured_bytes: int = 0) -> Space | None:
         """
-        The bytes that it takes at most: as its operator says, else as they are reckoned, and no less than what was measured. None where
-        they are not this machine's.
+        The bytes that it takes at most: as its operator says, else as they are reckoned, and no less than what was measured; on each GPU
+        those that it takes where it has room. None where they are not this machine's.
         """
 
     def evict(self) -> None:
@@ -199,9 +200,9 @@ class Seat:
         return self.state is State.LEAVING or (self.has_place and self.model.stopping is not None)
 
     @property
-    def need(self) -> int:
+    def need(self) -> Space:
         """The bytes that it takes at most, as far as is known."""
-        return self.model.memory_need(self.measured_bytes) or 0
+        return self.model.memory_need(self.measured_bytes) or NOTHING
 
     @property
     def reload_s(self) -> float:

@@ -41,17 +41,17 @@ class _Memory(ctypes.Structure):
     _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
 
-def gpu_memory(torch: bool = True) -> list[GpuMemory] | None:
+def gpu_memory(torch: bool = True, llama: bool = True) -> list[GpuMemory] | None:
     """
     Return the memory of the GPUs that models can be computed on, none where there are none; None where one of them does not tell.
 
     Args:
-        torch: By transformers, too; else by llama.cpp alone.
+        torch, llama: By transformers, and by llama.cpp.
     """
     told = nvidia_memory(_LIBRARY)
     if not told and not any(Path(node).exists() for node in _NODES):
         return []
-    own = _llama_gpus()
+    own = _llama_gpus() if llama else ()
     if own == () and not (torch and _torch_has_gpus()):
         return []
     if told:

@@ -213,7 +213,7 @@ def _describe_place(model: Model, fits: Fits | None) -> dict[str, Any]:
     is_timed = place is not None and (place.waiting or (place.starts and model.is_loading))
     is_fetched = any(one.is_fetching for one in model.pool.members)
     return {
-        "memory_need_bytes": None if place is None else place.need,
+        "memory_need_bytes": None if place is None else place.need.total,
         "fit": None if fit is None else fit.verdict,
         "evicts": [] if fit is None else fit.evicts,
         "load_s": None if place is None else place.load_s,

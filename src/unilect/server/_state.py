@@ -38,6 +38,8 @@ _FAMILIES: dict[str, tuple[Literal["counter", "gauge"], str, tuple[str, ...]]] =
     "model_load_seconds": ("gauge", "Seconds that the last load of the model took.", _MODEL),
     "memory_budget_bytes": ("gauge", "Memory that all models together may take.", ()),
     "memory_claimed_bytes": ("gauge", "Memory that the loaded models are reckoned to take at most.", ()),
+    "gpu_memory_budget_bytes": ("gauge", "Memory of a GPU that all models together may take.", ("gpu",)),
+    "gpu_memory_claimed_bytes": ("gauge", "Memory of a GPU that the loaded models are to have.", ("gpu",)),
     "retries": ("counter", "Requests that were sent to another backend, or again, after a backend failed.", _MODEL),
     "fallbacks": ("counter", "Requests that were sent to the fallback of the model that was asked for.", ("model", "fallback")),
     "backends": ("gauge", "Backends by state: up (gets requests), open (left out until a probe succeeds), resting (busy, for its Retry-After).", (*_BACKEND, "state")),
@@ -144,6 +146,10 @@ class State:
         if (residency := self._registry.residency) is not None and residency.budget is not None:
             yield _number("memory_budget_bytes", residency.budget)
             yield _number("memory_claimed_bytes", residency.claimed)
+            account = residency.account
+            for name, found in (("budget", account.budget), ("claimed", account.claimed)):
+                gpus = {str(number): size for number, size in enumerate(found.gpus)}
+                yield _by(f"gpu_memory_{name}_bytes", gpus)
         yield _by("retries", {one.name: one.retries for one in names})
         pairs = [((m.name, name), count) for m in names for name, count in m.fallbacks.items()]
         yield _family("fallbacks", pairs)
@@ -169,7 +175,7 @@ def _of_places(models: list[Model]) -> Iterator[Family]:
     places = [(one.name, one.place) for one in models if one.place is not None]
     kinds = [((one.name, kind), n) for one in models for kind, n in one.events.counts.items()]
     yield _family("model_events", kinds)
-    yield _by("model_predicted_memory_bytes", {name: one.need for name, one in places})
+    yield _by("model_predicted_memory_bytes", {name: one.need.total for name, one in places})
     yield _by("model_measured_memory_bytes", {name: one.measured_bytes for name, one in places})
     yield _by("model_load_seconds", {name: one.load_s for name, one in places if one.load_s is not None})  # fmt: skip
 

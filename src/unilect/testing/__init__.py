@@ -116,7 +116,8 @@ async def says_what_it_needs(backend: Backend) -> None:
     """`memory_need` is told while it runs and while it does not: positive bytes, and nothing where they are not known."""
     for _ in range(2):
         if (need := backend.memory_need()) is not None:
-            _hold(isinstance(need, MemoryNeed) and need.ready > 0 <= need.grows, f"It is {need!r}.")
+            _hold(isinstance(need, MemoryNeed) and need.grows >= 0, f"It is {need!r}.")
+            _hold(need.ready > 0 or any(need.gpus), f"It is {need!r}, which is nothing.")
         await backend.aclose()
     await backend.start()
 

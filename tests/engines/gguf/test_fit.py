@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from support.models import shaped_gguf
+from unilect.api.backend import MemoryNeed
 from unilect.config.model import ModelConfig
 from unilect.core.errors import ConfigError
 from unilect.demo import MODEL
@@ -15,10 +16,11 @@ from unilect.engines.gguf import _dry_run, fit
 from unilect.engines.gguf._dry_run import dry_run
 from unilect.engines.gguf._memory import Needs
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit
+from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit, place_need
 from unilect.engines.gguf.head import is_head
 from unilect.hub.download import RemoteFile
 from unilect.residency.ledger import LEDGER
+from unilect.residency.space import Space
 from unilect.runtime.gpus import GpuMemory
 from unilect.runtime.memory import MIB
 
@@ -74,6 +76,48 @@ def test_the_room_on_gpus(
     assert free == fit.room_of(ModelConfig(**options)).free
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, (400, 200)),
+        ({"gpu_layers": -1}, (400, 200)),
+        ({"gpu_layers": 99}, (400, 200)),
+        ({"gpu_layers": 2}, (200, 100)),  # of five, and what is computed with
+        ({"gpu_layers": 0}, ()),
+        ({"split_mode": "none"}, (600, 0)),
+        ({"split_mode": "none", "main_gpu": 1}, (0, 600)),
+        ({"split_mode": "none", "main_gpu": 2}, ()),
+        ({"tensor_split": [1, 2]}, (200, 400)),
+        ({"tensor_split": [1]}, (600, 0)),
+    ],
+)
+def test_the_need_on_gpus(options: dict[str, Any], expected: tuple[int, ...]) -> None:
+    """llama.cpp puts weights and caches of the layers that go there on each GPU, by its memory or its share, and what it computes with; not what it keeps beside."""
+    need = Needs(300, 100, 2, 10, repacked=7, work=100, checkpoint=3, prompts=9)
+    gpus = [GpuMemory(1, 40), GpuMemory(2, 20)]
+
+    assert expected == place_need(need, ModelConfig(**options), 4, gpus)
+
+
+def test_the_need_of_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine needs of a GPU what its file and settings say, and nothing without one, or where no layer is to be there; the sum is the same."""
+    gpus = list[GpuMemory]()
+    monkeypatch.setattr(fit, "gpu_memory", lambda torch: gpus)
+
+    def need(layers: int | None = None) -> MemoryNeed:
+        config = ModelConfig(context=2048, gpu_layers=layers, repack=False)
+        return GgufEngine("m", MODEL, config).memory_need()
+
+    without = need()
+    gpus += [GpuMemory(10**9, 10**10)]
+    whole, half = need(), need(2)
+
+    assert () == without.gpus == need(0).gpus
+    assert (without.ready, without.grows) == (whole.ready, whole.grows)
+    assert MODEL.stat().st_size < whole.gpus[0] < whole.ready
+    assert 0 < half.gpus[0] < whole.gpus[0]
+
+
 def test_a_context_that_nobody_has_set(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -85,7 +129,7 @@ def test_a_context_that_nobody_has_set(
         record.getMessage() for record in caplog.records
     ]  # fmt: skip
     own = GgufEngine("m", path, ModelConfig(context=8000)).capabilities.context
-    monkeypatch.setitem(LEDGER.claims, "other", 300 * MIB)
+    monkeypatch.setitem(LEDGER.claims, "other", Space(300 * MIB))
     assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
     monkeypatch.delitem(LEDGER.claims, "other")
     monkeypatch.setattr(fit, "free_bytes", lambda: MIB)

@@ -16,6 +16,7 @@ need("torch", "transformers", "llguidance", "safetensors")
 from support.backends.engine import Spy, answer, chat, completion, events_of
 from support.backends.engine import engine as gguf_engine
 from unilect.adapt import emulation
+from unilect.api.backend import MemoryNeed
 from unilect.config.server import ModelConfig
 from unilect.constraints.checker import Checker
 from unilect.core.errors import (
@@ -29,6 +30,7 @@ from unilect.core.requests import EmbeddingRequest
 from unilect.demo import FOLDER
 from unilect.dialects.openai.chunks import legacy_logprobs
 from unilect.engines.transformers.engine import HfEngine
+from unilect.runtime.gpus import GpuMemory
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -422,6 +424,42 @@ async def test_a_broken_adapter_stops_nobody(models: dict[str, HfEngine], tmp_pa
     assert "stop" == (await story).choices[0].finish_reason
     assert pid == base._server.process.pid
     assert "broken" not in base._server._users
+
+
+async def test_one_child_counts_once_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of models that share a child the one that came first needs memory of the GPU; one that is to be on a GPU needs that alone, and one on the processor none."""
+    gpus = [GpuMemory(10**10, 10**10)]
+    monkeypatch.setattr("unilect.engines.transformers.engine.gpu_memory", lambda llama: gpus)
+    shared: dict[Any, Any] = {}
+    one, two = (
+        HfEngine(name, BUNDLED, ModelConfig(lora=lora), shared=shared)
+        for name, lora in (("one", []), ("two", [PIRATE]))
+    )
+
+    def needs(*models: HfEngine) -> list[MemoryNeed]:
+        return [need for model in models if (need := model.memory_need()) is not None]
+
+    alone = needs(one, two)
+    try:
+        await one.start()
+        first, second = needs(one, two)
+        await two.start()
+        assert [first.gpus, second.gpus] == [one.gpus for one in needs(one, two)]
+        await one.aclose()
+        assert [first.gpus] == [one.gpus for one in needs(two)]
+    finally:
+        await one.aclose()
+        await two.aclose()
+    named, other = (
+        HfEngine("m", BUNDLED, ModelConfig(device=device)) for device in ("cuda", "cpu")
+    )
+
+    assert [first.gpus, first.gpus, ()] == [*[one.gpus for one in alone], second.gpus]
+    assert first.gpus[0] > 10**5
+    assert [MemoryNeed(0, gpus=first.gpus), ()] == [
+        named.memory_need(),
+        *[one.gpus for one in needs(other)],
+    ]
 
 
 async def test_a_model_that_starts_while_the_last_one_stops() -> None:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from support.backends.leases import acquire
+from unilect.api.backend import MemoryNeed
 from unilect.models.model import Model
 from unilect.models.registry import Registry
 from unilect.models.stays import Stays
@@ -15,10 +16,14 @@ from unilect.scheduling.pooled_backend import PooledBackend
 from unilect.testing.echo import Echo
 
 
-def model(name: str, size: int = 10, *, pinned: bool = False, **waits: float) -> Model:
-    """A model that takes so much."""
-    queue = QueueSettings(**waits)  # type: ignore[arg-type]
-    member = PooledBackend(Echo(), name, queue=queue)
+def model(
+    name: str, size: int = 10, *, pinned: bool = False, gpus: tuple[int, ...] = (), **waits: float
+) -> Model:
+    """A model that takes so much, and of it so much of each GPU."""
+    queue, backend = QueueSettings(**waits), Echo()  # type: ignore[arg-type]
+    if gpus:
+        backend.memory_need = lambda: MemoryNeed(size, gpus=gpus)  # type: ignore[method-assign]
+    member = PooledBackend(backend, name, queue=queue)
     return Model(name, [member], stays=Stays(True, pinned, size))
 
 

@@ -286,7 +286,9 @@ class GgufEngine(Backend):
         need = self._needs[not self._writes].need
         if not self._writes or self._embedder.process.starting_pid is None:
             return need
-        return replace(need, ready=need.ready + self._needs[True].need.ready)
+        more = self._needs[True].need
+        gpus = tuple(map(sum, zip(need.gpus, more.gpus, strict=True)))
+        return replace(need, ready=need.ready + more.ready, gpus=gpus)
 
     def native_facts(self) -> NativeFacts:
         """Return the facts of the child's server; before it is loaded, the chat template alone. See `Backend`."""
@@ -395,7 +397,7 @@ class GgufEngine(Backend):
         )
 
         self._needs[embedding] = EngineMemory(
-            self._head, self._path, self._config, fixed, self._machine.free
+            self._head, self._path, self._config, fixed, self._machine.free, self._machine
         )
 
         def settings(socket_path: str) -> dict[str, Any]:

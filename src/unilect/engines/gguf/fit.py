@@ -16,7 +16,7 @@ from unilect.config.model import ModelConfig
 from unilect.core.errors import BackendUnavailable, ConfigError, ModelTooLarge
 from unilect.engines.gguf._dry_run import dry_run
 from unilect.engines.gguf._file import GgufHead, read_model
-from unilect.engines.gguf._layers import is_known
+from unilect.engines.gguf._layers import is_known, number
 from unilect.engines.gguf._memory import Needs, budget, memory_error, needs, size_error
 from unilect.engines.gguf._model import ranks
 from unilect.engines.gguf._settings import child_settings, load_recorder
@@ -99,6 +99,28 @@ def _place(config: ModelConfig, sizes: list[int]) -> int:
     return int(min(parts, default=0))
 
 
+def place_need(
+    need: Needs, config: ModelConfig, layers: int, gpus: Sequence[GpuMemory]
+) -> tuple[int, ...]:
+    """
+    Return the bytes that llama.cpp puts on each GPU where all have room: the weights and caches of the layers that go there, and buffers.
+
+    Args:
+        layers: How many the model has.
+    """
+    every = layers + 1  # the output counts as one
+    chosen = every if config.gpu_layers in (None, -1) else min(every, config.gpu_layers or 0)
+    shares = [0.0 + one.total for one in gpus]
+    if config.split_mode == "none":
+        shares = [float(number == config.main_gpu) for number in range(len(gpus))]
+    elif sum(config.tensor_split):
+        shares = [*config.tensor_split, *[0.0] * len(gpus)][: len(gpus)]
+    if not chosen or not sum(shares):
+        return ()
+    size = need.work + (need.weights + need.cache) * chosen / every
+    return tuple(int(size * share / sum(shares)) for share in shares)
+
+
 def require_room(name: str, need: Needs, room: Room) -> None:
     """
     Check the memory that a model takes, as its child does before it loads it.
@@ -123,6 +145,7 @@ class EngineMemory:
         config: The settings of the model.
         settings: Those of the child, as of `child_settings`.
         free: Bytes of the machine that are free before it is loaded; None where nobody knows.
+        machine: Has the GPUs that it may use; None for none.
 
     Attributes:
         recorder: Measures its loads.
@@ -135,8 +158,10 @@ class EngineMemory:
         config: ModelConfig,
         settings: dict[str, Any],
         free: int | None,
+        machine: MachineMemory | None = None,
     ) -> None:
         self._head, self._config, self._settings, self._free = head, config, settings, free
+        self._machine = machine
         self._takes = msgspec.convert(settings["needs"], Needs)
         self._most: Needs | None = None  # with what may be remembered
         self.recorder = load_recorder(path, settings)
@@ -148,9 +173,18 @@ class EngineMemory:
             cache, engines = self._settings["cache_ram_mib"], self._settings["engines"]
             memory = self._settings["memory_bytes"]
             self._most = budget(self._takes, cache, self._free, engines, memory)
+        gpus = self._find_gpus()
         if (known := self.recorder.known) is None:
-            return MemoryNeed(self._most.loaded, self._most.grows)
-        return MemoryNeed(known.ready, max(known.grown, self._most.grows), known.count > 0)
+            return MemoryNeed(self._most.loaded, self._most.grows, gpus=gpus)
+        grows = max(known.grown, self._most.grows)
+        return MemoryNeed(known.ready, grows, known.count > 0, gpus)
+
+    def _find_gpus(self) -> tuple[int, ...]:
+        """Return what it takes of each GPU."""
+        if self._machine is None or self._config.gpu_layers == 0 or not self._machine.gpus:
+            return ()
+        layers = number(self._head, "block_count")
+        return place_need(self._takes, self._config, layers, self._machine.gpus)
 
     def learn(self, told: Needs) -> None:
         """Take over what the child has said when it was loaded."""

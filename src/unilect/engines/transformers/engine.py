@@ -11,12 +11,13 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import aclosing, suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from unilect.api.backend import (
     Backend,
@@ -50,13 +51,14 @@ from unilect.engines.process.child_process import ChildProcess, python_command
 from unilect.engines.process.frame_server import FrameServer
 from unilect.engines.process.supervisor import CALLS_AT_ONCE
 from unilect.engines.transformers.model.folder import check_folder, own_template, read_folder
-from unilect.engines.transformers.model.memory import load_recorder, need_of, require_room
+from unilect.engines.transformers.model.memory import gpu_need, load_recorder, need_of, require_room
 from unilect.engines.transformers.settings import child_settings, merges
 from unilect.engines.transformers.words.parameters import with_template
 from unilect.engines.transformers.words.request import bound_by
 from unilect.hub import download as hub
 from unilect.runtime.context import cache_owner
 from unilect.runtime.extras import install
+from unilect.runtime.gpus import gpu_memory
 from unilect.runtime.memory import resident_bytes
 from unilect.templates import chat as templates
 from unilect.wire import frames
@@ -116,7 +118,7 @@ class HfServer(FrameServer):
         )
         super().__init__(process, config.timeout_s, config.hang_timeout_s)
         self.embeddings = asyncio.Semaphore(CALLS_AT_ONCE)
-        self._users: set[str] = set()
+        self._users = dict[str, None]()  # in the order in which they came
         self._warned: int | None = None
         self._blends: set[tuple[int | None, str]] = set()  # by the child that has them
         self._lock = asyncio.Lock()
@@ -129,25 +131,37 @@ class HfServer(FrameServer):
             BackendUnavailable: It cannot be started, or an adapter does not fit.
         """
         known = name in self._users
-        if (need := self.memory_need()) is not None:
+        if (need := self.memory_need(name)) is not None:
             require_room(name, need, self.settings["device"])
-        self._users.add(name)  # before it is up: who stops meanwhile is not the last one
+        self._users[name] = None  # before it is up: who stops meanwhile is not the last one
         try:
             said = await self.process.start()
             await self.add(name, blend)
         except BaseException:
             if not known:
-                self._users.discard(name)
+                self._users.pop(name, None)
             raise
-        self._users.add(name)
+        self._users[name] = None
         if said["warning"] and self._warned != self.process.pid:
             self._warned = self.process.pid
             log.warning("%s: %s", name, said["warning"])
         return said
 
-    def memory_need(self) -> MemoryNeed | None:
-        """Return the memory that the child takes; None on a GPU, which only the child knows."""
-        return None if self._loads is None else need_of(self.settings, self._loads.known)
+    def memory_need(self, name: str) -> MemoryNeed | None:
+        """
+        Return the memory that the child takes; of a GPU for the first of its models alone, and of one on a GPU that the operator has named
+        nothing else, which only the child knows.
+        """
+        gpus = self._gpu_need if next(iter(self._users), name) == name else ()
+        if self._loads is not None:
+            return replace(need_of(self.settings, self._loads.known), gpus=gpus)
+        return MemoryNeed(0, gpus=gpus) if self._gpu_need else None
+
+    @cached_property
+    def _gpu_need(self) -> tuple[int, ...]:
+        """The bytes that the child has on each GPU."""
+        is_on_cpu = self.settings["device"] == "cpu"
+        return () if is_on_cpu else gpu_need(self.settings, gpu_memory(llama=False) or ())
 
     async def add(self, name: str, blend: list[tuple[str, float]]) -> None:
         """Have the LoRA blend of a model in the child, which runs."""
@@ -161,7 +175,7 @@ class HfServer(FrameServer):
 
     async def stop(self, name: str) -> None:
         """A model stops; the last one stops the child."""
-        self._users.discard(name)
+        self._users.pop(name, None)
         if not self._users:
             await self.supervisor.aclose()
             return
@@ -376,7 +390,7 @@ class HfEngine(Backend):
 
     def memory_need(self) -> MemoryNeed | None:
         """Return the memory of its child, which others may share; see `Backend`."""
-        return self._server.memory_need()
+        return self._server.memory_need(self._name)
 
     async def check(self) -> None:
         """Wait until a child that died is back; see `Backend`."""

@@ -7,11 +7,13 @@ import pytest
 from unilect.api.backend import MemoryNeed
 from unilect.core.errors import ModelTooLarge
 from unilect.engines.transformers.model.memory import (
+    gpu_need,
     grows_bytes,
     reckon_need,
     require_room,
     weight_bytes,
 )
+from unilect.runtime.gpus import GpuMemory
 
 SETTINGS = {
     "dtype": "auto",
@@ -48,6 +50,29 @@ def test_what_can_never_fit() -> None:
         require_room("m", MemoryNeed(9000 * 10**9), "cpu")
 
     require_room("m", MemoryNeed(10**6), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"device": "cpu"}, (0, 0)),
+        ({}, (2, 0)),
+        ({"size_bytes": 2_600_000}, (1.3, 1.3)),
+        ({"size_bytes": 9_000_000}, (4.5, 4.5)),
+        ({"device": "cuda"}, (2, 0)),
+        ({"device": "cuda:1"}, (0, 2)),
+        ({"device": "cuda:0,1"}, (1, 1)),
+        ({"device": "cuda", "dtype": "float32"}, (4, 0)),
+        ({"device": "cuda", "cache_values": 1000}, (2 + 2 * 1000 * 1000 * 2 / 10**6, 0)),
+    ],
+)
+def test_the_need_on_gpus(changes: dict[str, Any], expected: tuple[float, float]) -> None:
+    """Weights, half as wide as on a processor, and the cache are on the GPUs that `device` names, else on as many as the weights take."""
+    settings = SETTINGS | {"device": "auto", "cache_values": 0} | changes
+    found = gpu_need(settings, [GpuMemory(1, 3_000_000)] * 2)
+
+    assert expected == tuple(one / 10**6 for one in found or (0, 0))
+    assert () == gpu_need(settings, [])
 
 
 def test_need() -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
+from unilect.engines.transformers.model.memory import FOR_WEIGHTS
 from unilect.runtime.memory import free_bytes
-
-_FOR_WEIGHTS = 0.8  # of each of several GPUs; answers need memory beside the layers
 
 
 def resolve(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
@@ -30,7 +29,7 @@ def resolve(name: str, weight_bytes: float = 0.0) -> list[torch.device]:
         return [torch.device("cpu")]
     if name == "auto":
         gpus = [torch.device("cuda", number) for number in range(count)]
-        enough = (n for n in range(1, count) if weight_bytes <= _FOR_WEIGHTS * free(gpus[:n]))
+        enough = (n for n in range(1, count) if weight_bytes <= FOR_WEIGHTS * free(gpus[:n]))
         return gpus[: next(enough, count)]
     numbers = dict.fromkeys(int(number) for number in (name.partition(":")[2] or "0").split(","))
     for number in numbers:
@@ -47,7 +46,7 @@ def placement(devices: Sequence[torch.device]) -> dict[str, Any]:
         return {}
     if len(devices) == 1:
         return {"device_map": {"": devices[0].index}}
-    most = {device.index: int(_FOR_WEIGHTS * _free_on(device)) for device in devices}
+    most = {device.index: int(FOR_WEIGHTS * _free_on(device)) for device in devices}
     return {"device_map": "balanced", "max_memory": most}
 
 

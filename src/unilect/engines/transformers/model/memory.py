@@ -2,7 +2,9 @@
 The memory of a transformers model, from the settings of its child, without torch.
 """
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +14,13 @@ from unilect.core.errors import ModelTooLarge
 from unilect.engines.process.loads import Load, LoadRecorder, load_key
 from unilect.engines.transformers.model.folder import read_folder
 from unilect.engines.transformers.settings import child_settings
-from unilect.runtime.gpus import gpu_memory
+from unilect.runtime.gpus import GpuMemory, gpu_memory
 from unilect.runtime.memory import MIB, processor_words, total_bytes
 
 #: Bytes of a number in each `dtype` on a processor.
 WIDTHS = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+#: Of each of several GPUs; answers need memory beside the layers.
+FOR_WEIGHTS = 0.8
 _NARROW = {"8bit": 1.0, "4bit": 0.5}
 _PROCESS = 390 * MIB  # Python, torch and transformers
 _STEP = 2 * 2**30  # what a step computes, at most
@@ -95,6 +99,32 @@ def reckon_need(settings: dict[str, Any]) -> MemoryNeed:
     weights = weight_bytes(settings, width, on_processor=True, packs=packs)
     remembered = 2 * settings["context"]  # tokens of cached prompts
     return MemoryNeed(_PROCESS + int(weights), grows_bytes(settings, width, remembered))
+
+
+def gpu_need(settings: dict[str, Any], gpus: Sequence[GpuMemory]) -> tuple[int, ...]:
+    """
+    Reckon the weights, keys and values that a child has on each GPU where all have room, as `devices.resolve` chooses them.
+
+    Args:
+        settings: As `child_settings` makes them.
+        gpus: Those that torch computes on.
+    """
+    device, width = (
+        settings["device"],
+        2 if settings["dtype"] == "auto" else WIDTHS[settings["dtype"]],
+    )
+    weights = weight_bytes(settings, width, on_processor=False, packs=False)
+    tokens = settings["context"] * settings["parallel"]
+    if device == "cpu" or not gpus:
+        return ()
+    if device == "auto":
+        parts = accumulate(FOR_WEIGHTS * one.total for one in gpus)
+        count = next((n for n, part in enumerate(parts, 1) if weights <= part), len(gpus))
+        chosen = set(range(count))
+    else:
+        chosen = {int(number) for number in (device.partition(":")[2] or "0").split(",")}
+    each = int((weights + tokens * settings["cache_values"] * width) / len(chosen))
+    return tuple(each if number in chosen else 0 for number in range(len(gpus)))
 
 
 def require_room(name: str, need: MemoryNeed, device: str) -> None:
