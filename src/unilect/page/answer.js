@@ -5,7 +5,6 @@
  */
 
 import { Failure, send } from "./session.js";
-import { readEvents } from "./sse.js";
 
 /** Return the messages of a branch as the API takes them. */
 export function apiMessages(messages, system) {
@@ -65,6 +64,7 @@ export async function ask(body, message, onPiece, signal) {
   const leave = () => (leaves = true);
   addEventListener("beforeunload", leave);
   try {
+    const { readEvents } = await import("./sse.js"); // a first visit does not wait for it
     const response = await send("v1/chat/completions", { method: "POST", body: wanted, signal });
     for await (const { name, data } of readEvents(response, { comments: true })) {
       if (name === ":") onPiece("stage", data);

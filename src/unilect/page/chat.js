@@ -37,7 +37,7 @@ async function begin() {
 /** Read what shows messages, and what is beside them. */
 async function loadRest() {
   try {
-    [message.value, panels.value] = await Promise.all([import("./message.js"), import("./panel.js"), addStyles("markdown.css")]);
+    [message.value, panels.value] = await Promise.all([import("./message.js"), import("./panel.js"), addStyles("markdown.css"), import("./sse.js")]);
   } catch (error) {
     trouble.value = `A part of the page could not be loaded: ${error.message}`;
   }
