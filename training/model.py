@@ -135,7 +135,9 @@ class Llama(nn.Module):
         """Return hidden states. ids: (batch, length) int64 -> (batch, length, hidden)."""
         n = ids.shape[1]
         x = self.embed_tokens(ids)
-        cos, sin = self.cos[:n].to(torch.bfloat16), self.sin[:n].to(torch.bfloat16)
+        is_whole = x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        kind = torch.float32 if is_whole else torch.bfloat16
+        cos, sin = self.cos[:n].to(kind), self.sin[:n].to(kind)
         for layer in self.layers:
             x = layer(x, cos, sin)
         out: Tensor = self.norm(x)
