@@ -68,7 +68,7 @@ FRAMES = """() => {
   requestAnimationFrame(look);
 }"""
 
-#: Resolves with the time of the frame that lists the models: who asks again and again takes the time that it measures.
+#: Prints the time of the frame that lists the models: who asks again and again takes the time that it measures.
 LISTED = """{
   const seen = new MutationObserver(() => {
     if (!document.querySelector("select.model option")) return;

@@ -397,7 +397,7 @@ class GgufEngine(Backend):
         )
 
         self._needs[embedding] = EngineMemory(
-            self._head, self._path, self._config, fixed, self._machine.free, self._machine
+            self._head, self._path, self._config, fixed, self._machine
         )
 
         def settings(socket_path: str) -> dict[str, Any]:

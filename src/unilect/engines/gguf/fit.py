@@ -144,8 +144,7 @@ class EngineMemory:
         path: The file.
         config: The settings of the model.
         settings: Those of the child, as of `child_settings`.
-        free: Bytes of the machine that are free before it is loaded; None where nobody knows.
-        machine: Has the GPUs that it may use; None for none.
+        machine: The memory before it is loaded; None where it does not matter, as where `learn` says all.
 
     Attributes:
         recorder: Measures its loads.
@@ -157,10 +156,9 @@ class EngineMemory:
         path: Path,
         config: ModelConfig,
         settings: dict[str, Any],
-        free: int | None,
         machine: MachineMemory | None = None,
     ) -> None:
-        self._head, self._config, self._settings, self._free = head, config, settings, free
+        self._head, self._config, self._settings = head, config, settings
         self._machine = machine
         self._takes = msgspec.convert(settings["needs"], Needs)
         self._most: Needs | None = None  # with what may be remembered
@@ -172,7 +170,8 @@ class EngineMemory:
         if self._most is None:
             cache, engines = self._settings["cache_ram_mib"], self._settings["engines"]
             memory = self._settings["memory_bytes"]
-            self._most = budget(self._takes, cache, self._free, engines, memory)
+            free = None if self._machine is None else self._machine.free
+            self._most = budget(self._takes, cache, free, engines, memory)
         gpus = self._find_gpus()
         if (known := self.recorder.known) is None:
             return MemoryNeed(self._most.loaded, self._most.grows, gpus=gpus)
@@ -311,7 +310,7 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
             embedding=embedding,
         )
         found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
-        return found, EngineMemory(head, path, config, made, room.free)
+        return found, EngineMemory(head, path, config, made)
 
     need_of: Callable[[int], Needs] = partial(_needs_at, head, config, embedding)
     if not is_known(head):
