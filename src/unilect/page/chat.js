@@ -6,7 +6,7 @@ import { newConversation } from "./conversation.js";
 import { exportAll, forget, importText, listHeads, load, unkept } from "./history.js";
 import { loadSettings, settings } from "./session.js";
 import { Thread } from "./thread.js";
-import { addStyles, each, effect, h, onEnd, signal } from "./view.js";
+import { addStyles, computed, each, effect, h, onEnd, signal } from "./view.js";
 
 const heads = signal([]);
 const threads = signal([]); // one, or two that are asked the same
@@ -170,7 +170,15 @@ function threadView(thread, panel) {
     last = list.scrollTop;
     list.classList.toggle("reads", !follows); // what is read stays where it is, whatever becomes of what is above
   });
-  const watcher = new ResizeObserver(() => follows && (list.scrollTop = list.scrollHeight));
+  const follow = () => {
+    follows = true;
+    list.scrollTop = list.scrollHeight;
+    last = list.scrollTop; // an answer that becomes shorter is no scrolling, either
+  };
+  const opened = computed(() => thread.conversation.value);
+  effect(() => opened.value && follow());
+  effect(() => thread.running.value && follow()); // what one says is seen, and its answer
+  const watcher = new ResizeObserver(() => follows && follow());
   const inner = h("div", {}, each(() => (message.value ? thread.messages() : []), (one) => one.id, (one) => message.peek().messageView(one.peek(), thread)), () => !thread.messages().length && emptyView());
   watcher.observe(inner);
   onEnd(() => watcher.disconnect());

@@ -1,0 +1,103 @@
+"""What is seen of a long conversation: what one says oneself, the answer as it comes, and what one reads above meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import pytest_asyncio
+
+from page.test_chat import say
+from server.test_admin import Operated, operated
+from support.backends.scripted import HELLO, STREAM_HEAD, Exchange, answer, delta, frames, scripted
+from support.clients.browsers import Visitor, holds
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+_LIST = "document.querySelector('.messages')"
+_IS_AT_END = f"{_LIST}.scrollTop + {_LIST}.clientHeight > {_LIST}.scrollHeight - 3"
+_ANSWERS = "document.querySelectorAll('.message.assistant footer').length"
+_LINES = "\n\n".join(f"line {number}" for number in range(60))
+
+
+class Slow:
+    """A server of a model that says a line for each that it is asked for, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        if exchange.head.startswith(b"GET"):
+            return await exchange.send(answer(b'{"data": [{"id": "m"}]}'))
+        await exchange.send(STREAM_HEAD)
+        while line := await self.lines.get():
+            await exchange.send(frames(delta(content=line)))
+        await exchange.send(HELLO)
+        exchange.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def slow() -> Slow:
+    """The model of the server."""
+    return Slow()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def server(tmp_path_factory: Any, slow: Slow) -> AsyncIterator[Operated]:
+    """A server with a model that answers as it is told to."""
+    async with scripted(slow) as far:
+        text = f'[models.slow]\nsource = "{far.url}"\nmodel = "m"\n'
+        async with operated(tmp_path_factory.mktemp("reading"), text) as one:
+            yield one
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def reader(visitor: Visitor, server: Operated, slow: Slow) -> "Page":
+    """The page with a long conversation of one answer, whose begin is read."""
+    page = await visitor.open(f"{server.url}/")
+    await holds(page, "document.querySelector('select.model option')")
+    await say(page, "first of all")
+    for line in (_LINES, None):
+        slow.lines.put_nowait(line)
+    await holds(page, f"{_ANSWERS} === 1 && {_IS_AT_END}")
+    await page.hover(".messages")
+    await page.mouse.wheel(0, -100_000)
+    await holds(page, f"{_LIST}.scrollTop === 0")
+    return page
+
+
+async def test_what_one_says_oneself(reader: "Page", slow: Slow) -> None:
+    """A message that one says is shown wherever one reads, and its answer is followed."""
+    await say(reader, "and now?")
+    await holds(reader, f"document.querySelectorAll('.message').length === 4 && {_IS_AT_END}")
+    for number in range(3):
+        slow.lines.put_nowait(f"{_LINES}\n\nend {number}")
+        await holds(reader, f"{_LIST}.textContent.includes('end {number}') && {_IS_AT_END}")
+    slow.lines.put_nowait(None)
+    await holds(reader, f"{_ANSWERS} === 2 && {_IS_AT_END}")
+
+
+async def test_what_one_reads_above(reader: "Page", slow: Slow) -> None:
+    """What is read stays where it is while an answer goes on below, and when it ends."""
+    await say(reader, "and now?")
+    slow.lines.put_nowait(_LINES)
+    await holds(reader, f"{_LIST}.textContent.split('line 59').length === 3 && {_IS_AT_END}")
+    await reader.mouse.wheel(0, -400)
+    await holds(reader, f"!({_IS_AT_END})")
+    top = "document.querySelector('.message.user:nth-of-type(3)').getBoundingClientRect().top"
+    before = await reader.evaluate(top)
+    slow.lines.put_nowait(f"{_LINES}\n\nthe end")
+    await holds(reader, f"{_LIST}.textContent.includes('the end')")
+    slow.lines.put_nowait(None)
+    await holds(reader, f"{_ANSWERS} === 2")
+
+    assert before == await reader.evaluate(top)
+
+
+async def test_another_conversation(reader: "Page") -> None:
+    """A conversation that is opened is shown from its end, wherever the last one was read."""
+    await reader.click("text=New conversation")
+    await holds(reader, "!document.querySelector('.message')")
+    await reader.click("text=first of all")
+    await holds(reader, f"{_ANSWERS} === 1 && {_IS_AT_END} && {_LIST}.scrollTop > 0")
