@@ -58,7 +58,7 @@ def test_the_model(line: str, names: list[str], source: str) -> None:
 
 def test_what_has_no_effect() -> None:
     """A flag that asks for what is here anyway, or cannot be chosen, is told with why."""
-    notices = read("-m x.gguf -fa on --mlock -ngld 3").notices
+    notices = read("-m x.gguf -c 512 -fa on --mlock -ngld 3").notices
 
     assert ["-fa", "--mlock", "-ngld"] == [notice.partition(":")[0] for notice in notices]
     assert all("no effect" in notice for notice in notices)

@@ -22,6 +22,7 @@ from unilect.models.source_names import name_source
 
 PORT = 8080
 _NUMBER = re.compile(r"-\.?\d")
+_DRAFTS = ("none", "draft", "draft-simple")  # kinds of speculation that `-md` alone decides about
 _MANY = 99  # layers, which no model has by which people mean all of them
 #: option of a model -> type, flags
 _OPTIONS: dict[str, tuple[type, str]] = {
@@ -32,8 +33,8 @@ _OPTIONS: dict[str, tuple[type, str]] = {
     "cache_ram_mib": (int, "-cram --cache-ram"),
     "slot_save_path": (str, "--slot-save-path"),
     "mmproj": (str, "-mm --mmproj"),
-    "speculative": (str, "-md --model-draft"),
-    "draft_max": (int, "--draft --draft-n --draft-max"),
+    "speculative": (str, "-md --model-draft --spec-draft-model"),
+    "draft_max": (int, "--draft --draft-n --draft-max --spec-draft-n-max"),
     "main_gpu": (int, "-mg --main-gpu"),
     "split_mode": (str, "-sm --split-mode"),
 }
@@ -94,7 +95,7 @@ _WITHOUT = (
 _WITH = (
     "-fa --flash-attn -ub --ubatch-size -tb --threads-batch -to --timeout --threads-http --log-file --log-colors -lv --verbosity "
     "--prio --poll --numa --cache-reuse -sps --slot-prompt-similarity --draft-min --draft-p-min "
-    "-ngld --gpu-layers-draft -cd --ctx-size-draft --reasoning-format --keep "
+    "--spec-draft-n-min --spec-draft-p-min --spec-draft-ngl -ngld --gpu-layers-draft -cd --ctx-size-draft --reasoning-format --keep "
     "--defrag-thold -dt --ctx-checkpoints --swa-checkpoints -fit --fit --image-min-tokens --image-max-tokens"
 )
 #: The flags that have an effect.
@@ -291,6 +292,8 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
             notices.append(
                 f"-c {context} -np {parallel}: each request has a context of {found['context']} tokens, as in llama-server."
             )
+    else:
+        notices.append("-c: the model's whole context there, and at most 8192 tokens here: set `context` for more.")
     layers = given.get("gpu_layers", "auto")
     if layers.isdecimal() and int(layers) < _MANY:
         found["gpu_layers"] = int(layers)
@@ -306,19 +309,22 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
         found["chat_template"] = template
     if given.get("pooling", "none") != "none" or given.get("rerank"):
         found["pooling"] = "rank" if given.get("rerank") else given["pooling"]
-    found |= _of_llamacpp(given)
+    found |= _of_llamacpp(given, notices)
     if given.get("sleep", -1) > 0:
         found["idle_stop_s"] = float(given["sleep"])
     return found
 
 
-def _of_llamacpp(given: dict[str, Any]) -> dict[str, Any]:
+def _of_llamacpp(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
     """Return the options of llama.cpp alone that are written otherwise here."""
     found: dict[str, Any] = {}
     if given.get("context_shift"):
         found["context_shift"] = True
-    if given.get("spec_type", "").startswith("ngram"):
-        found.setdefault("speculative", "ngram")
+    for kind in given.get("spec_type", "none").split(","):
+        if kind.startswith("ngram"):
+            found["speculative"] = "ngram"
+        elif kind not in _DRAFTS:
+            notices.append(f"--spec-type {kind[:64]}: has no counterpart here.")
     if shares := given.get("tensor_split"):
         try:
             found["tensor_split"] = [float(share) for share in re.split("[,/]", shares)]

@@ -22,7 +22,7 @@ _OPTIONS = {
     "command": "cmd",
     "context": "c n_ctx num_ctx ctx ctx_size context_size context_length context_window max_model_len max_seq_len max_context",
     "device": "tensor_parallel_size tp gpus num_gpus dev cuda_device",
-    "draft_max": "draft draft_n num_speculative_tokens draft_num_predict",
+    "draft_max": "draft draft_n spec_draft_n_max num_speculative_tokens draft_num_predict",
     "environment": "env",
     "fallback": "fallbacks",
     "gpu_layers": "ngl n_gpu_layers num_gpu_layers num_gpu n_gpu",
@@ -84,7 +84,8 @@ _MMAP = "model files are mapped into memory: leave it out"
 #: A name elsewhere -> why there is no such option here, and what to do, as the rest of a sentence.
 _ABSENT = {
     **dict.fromkeys((
-        "draft_min", "draft_p_min", "ngld", "gpu_layers_draft", "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_replace",
+        "draft_min", "draft_p_min", "spec_draft_n_min", "spec_draft_p_min", "spec_draft_ngl",
+        "ngld", "gpu_layers_draft", "n_gpu_layers_draft", "ctx_size_draft", "cd", "device_draft", "devd", "spec_replace",
         "lookup_cache_static", "lookup_cache_dynamic"), _DRAFT),
     **dict.fromkeys(("hf_repo_draft", "hfd"), "download the draft model, and name its path in `speculative`"),
     **dict.fromkeys(("gpu_memory_utilization", "mem_fraction_static", "swap_space", "cpu_offload_gb", "fit"), _GPU_MEMORY),

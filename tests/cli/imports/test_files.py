@@ -232,6 +232,9 @@ def test_command_lines() -> None:
         ("docker run --mount type=bind,src=/data,dst=/models -e LLAMA_ARG_MODEL=/models/x.gguf ghcr.io/ggml-org/llama.cpp:server", "/data/x.gguf"),
         ("[Unit]\nDescription=llama.cpp\n[Service]\nEnvironment=M=/m/u.gguf\nExecStart=-/usr/bin/llama-server \\\n -m ${M}\n[Install]\nWantedBy=x", "/m/u.gguf"),
         ("llama-server -m a.gguf -ts -1,2", "/etc/x/a.gguf"),
+        ('DIR=${DIR:-/m}\nFILE="${FILE-$DIR/d.gguf}"\nexec llama-server -m "$FILE"', "/m/d.gguf"),
+        ("[*] ; all\nc = 512\n[a] # of mine\nmodel = /m/a.gguf ; the small one", "/m/a.gguf"),
+        ("[a]\nhf = org/repo  # Q4_K_M", "gguf:org/repo:Q4_K_M"),
     ],
 )  # fmt: skip
 def test_forms_of_command_lines(text: str, source: str) -> None:
@@ -333,6 +336,45 @@ def test_presets_of_llama_server() -> None:
     assert ({"temperature": 0.7}, None) == (gemma["defaults"], gemma.get("load"))
     assert ("q8_0", "demand", "/srv/models/qwen-coder.gguf") == tuple(coder[one] for one in ("cache_type_k", "load", "source"))  # fmt: skip
     assert "--stop-timeout: has no counterpart" in remarks
+
+
+def test_remarks_behind_values() -> None:
+    """A comment may stand behind a section and a value, as llama.cpp reads them."""
+    text = "[*];all\nfa = on  # flash\n\n[a]\nmodel = /m/a.gguf\nc = 512 ; or 1024\ntemp = 0.5# cool"
+    (table,) = of_text(text, "llama-server")[0]["models"].values()
+
+    assert (512, {"temperature": 0.5}) == (table["context"], table["defaults"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "speculative", "told"),
+    [
+        ("--spec-type draft-mtp", None, "--spec-type draft-mtp: has no counterpart here."),
+        ("--spec-type draft-eagle3,ngram-mod", "ngram", "--spec-type draft-eagle3: has no"),
+        ("--spec-draft-model /m/d.gguf --spec-draft-n-max 3 --spec-draft-p-min 0.7", "/m/d.gguf", "--spec-draft-p-min: no effect"),
+    ],
+)  # fmt: skip
+def test_kinds_of_speculation(flags: str, speculative: str | None, told: str) -> None:
+    """What drafts tokens is what it was there, by the names that its flags have by now, or told."""
+    config, remarks = of_text(f"llama-server -m /m/a.gguf {flags}", "llama-server")
+
+    assert speculative == config["models"]["a"].get("speculative")
+    assert told in remarks
+
+
+@pytest.mark.parametrize(("flags", "told"), [("-c 0", True), ("", True), ("-c 512", False)])
+def test_a_context_that_nobody_sets(flags: str, told: bool) -> None:
+    """The context of a model that has its own there is told, where fewer tokens may be here."""
+    _, remarks = of_text(f"llama-server -m /m/a.gguf {flags}", "llama-server")
+
+    assert told == ("at most 8192 tokens here" in remarks)
+
+
+def test_parameters_that_are_taken_away() -> None:
+    """A filter of llama-swap is told by its older name, too."""
+    models = {"a": {"cmd": "llama-server -m /m/a.gguf", "filters": {"strip_params": "top_k"}}}
+
+    assert "stripParams (top_k): no parameter" in of_text(json.dumps({"models": models}), "llama-swap")[1]  # fmt: skip
 
 
 def test_an_address_without_a_key() -> None:

@@ -31,12 +31,13 @@ _OTHER_VARIABLES = {
 }
 _STARTS = re.compile(r"^[ \t]*ExecStart=", re.MULTILINE)
 _VARIABLE = re.compile(r"[A-Za-z_]\w{0,127}=")
+_COMMENT = re.compile("[;#]")
 _ALL = "*"
 #: Keys of presets that are no flags of llama-server.
 _LOADS = "load-on-startup"
 _TRUE = ("1", "true", "on", "enabled", "yes")
 _MAX_COMMANDS, _MAX_WORD = 65_536, 4096  # characters; a longer text takes the square of its length
-_USE = re.compile(r"\$(?:\{(\w{1,128})\}|(\w{1,128}))")
+_USE = re.compile(r"\$(?:\{(\w{1,128})(?::?-([^{}]*))?\}|(\w{1,128}))")
 
 
 def find_flags(words: Sequence[str]) -> list[str] | None:
@@ -144,10 +145,15 @@ def _take(flags: list[str], name: str) -> str | None:
 
 
 def _put_in(word: str, variables: dict[str, str]) -> str:
-    """Return a word with the variables that the file itself has set."""
+    """Return a word with the variables that the file itself has set, and the defaults that it has for others."""
     if "$" not in word or len(word) > _MAX_WORD:
         return word
-    return _USE.sub(lambda use: variables.get(use[1] or use[2], use[0]), word)[:_MAX_WORD]
+
+    def value(use: re.Match[str]) -> str:
+        other = use[0] if use[2] is None else _put_in(use[2], variables)
+        return variables.get(use[1] or use[3], other)
+
+    return _USE.sub(value, word)[:_MAX_WORD]
 
 
 def _mount(word: str, mounts: list[list[str]]) -> str:
@@ -187,6 +193,20 @@ def _commands(text: str) -> Iterator[list[str]]:
 def is_unit(text: str) -> bool:
     """Return True for a unit of systemd."""
     return _STARTS.search(text) is not None
+
+
+def is_presets(text: str) -> bool:
+    """Return True for a text whose lines are those of an INI file."""
+    lines = [line for _, line in _preset_lines(text)]
+    sections = [line for line in lines if line.startswith("[") and line.endswith("]")]
+    return bool(sections) and not is_unit(text) and all("=" in line or line.startswith("[") for line in lines)  # fmt: skip
+
+
+def _preset_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a file of presets with their numbers, without comments: llama.cpp takes one behind a value, too."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line := _COMMENT.split(line, 1)[0].strip():
+            yield number, line
 
 
 def read_unit(text: str, draft: Draft) -> None:
@@ -248,10 +268,7 @@ def read_presets(text: str, draft: Draft) -> None:
     shared: dict[str, str] = {}
     sections: dict[str, dict[str, str]] = {}
     section = shared
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line.startswith(("#", ";")):
-            continue
+    for number, line in _preset_lines(text):
         if line.startswith("[") and line.endswith("]"):
             name = line[1:-1].strip()
             section = shared if name == _ALL else sections.setdefault(name, {})

@@ -179,7 +179,7 @@ def _set_more(
     if given := draft.mapping(filters.get("setParams"), f"{where}filters.setParams"):
         table["defaults"] = table.get("defaults", {}) | given
         draft.remark(f"{where}filters.setParams: are defaults here: a client's own value stands.", made)  # fmt: skip
-    if strips := filters.get("stripParams"):
+    if strips := filters.get("stripParams") or filters.get("strip_params"):
         told = strips if isinstance(strips, str) else "its parameters"
         draft.remark(f"{where}filters.stripParams ({told}): no parameter of a client is taken away here.", made)  # fmt: skip
     known = {"cmd", "ttl", "aliases", "unlisted", "concurrencyLimit", "name", "description", "env"}

@@ -95,26 +95,15 @@ def _tell_kind(text: str) -> str:
             return "litellm"
         if isinstance(data.get("models"), dict) or "peers" in data:
             return "llama-swap"
-    if "llama-server" in text or "llama.cpp:" in text or _is_presets(text):
+    if "llama-server" in text or "llama.cpp:" in text or llama_cpp.is_presets(text):
         return "llama-server"
     raise ConfigError(f"is of no known kind. Say which with --from: {', '.join(KINDS)}.")
-
-
-def _is_presets(text: str) -> bool:
-    """Return True for a text whose lines are those of an INI file."""
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if line and not line.startswith(("#", ";"))]
-    if llama_cpp.is_unit(text) or not any(
-        line.startswith("[") and line.endswith("]") for line in lines
-    ):
-        return False
-    return all("=" in line or line.startswith("[") for line in lines)
 
 
 def _read_llama_server(text: str, draft: Draft) -> None:
     if llama_cpp.is_unit(text):
         llama_cpp.read_unit(text, draft)
-    elif _is_presets(text):
+    elif llama_cpp.is_presets(text):
         llama_cpp.read_presets(text, draft)
     else:
         llama_cpp.read_commands(text, draft)
