@@ -293,7 +293,9 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
                 f"-c {context} -np {parallel}: each request has a context of {found['context']} tokens, as in llama-server."
             )
     else:
-        notices.append("-c: the model's whole context there, and at most 8192 tokens here: set `context` for more.")
+        notices.append(
+            "-c: the model's whole context there, and at most 8192 tokens here: set `context` for more."
+        )
     layers = given.get("gpu_layers", "auto")
     if layers.isdecimal() and int(layers) < _MANY:
         found["gpu_layers"] = int(layers)

@@ -340,7 +340,9 @@ def test_presets_of_llama_server() -> None:
 
 def test_remarks_behind_values() -> None:
     """A comment may stand behind a section and a value, as llama.cpp reads them."""
-    text = "[*];all\nfa = on  # flash\n\n[a]\nmodel = /m/a.gguf\nc = 512 ; or 1024\ntemp = 0.5# cool"
+    text = (
+        "[*];all\nfa = on  # flash\n\n[a]\nmodel = /m/a.gguf\nc = 512 ; or 1024\ntemp = 0.5# cool"
+    )
     (table,) = of_text(text, "llama-server")[0]["models"].values()
 
     assert (512, {"temperature": 0.5}) == (table["context"], table["defaults"])
