@@ -473,16 +473,32 @@ async def test_what_a_program_fills_in(visitor: Visitor, server: Operated) -> No
     await page.wait_for_selector(".panel pre:has-text('Be brief.')")
 
 
-async def test_a_page_that_is_left_slowly(visitor: Visitor, tmp_path: Path) -> None:
-    """An answer that breaks off because its page is left, as in Firefox before the page is gone, is no failure."""
+@pytest.mark.parametrize(
+    ("later_ms", "told"),
+    [(100, "The page was left while this came."), (5000, "The echo broke off")],
+)
+async def test_a_navigation_that_is_called_off(
+    visitor: Visitor, tmp_path: Path, later_ms: int, told: str
+) -> None:
+    """An answer that breaks off at once behind a navigation has been left; what breaks it off later, on the page that stayed, is told."""
     broken = '[models.b]\nsource = "echo:Hello there"\noptions = { failing_answers = 1, breaks_after = 5, tokens_per_s = 5.0 }\n'
     async with operated(tmp_path, broken) as server:
         page = await opened(visitor, server, "b")
+        await page.route("**/nothing", lambda route: route.fulfill(status=204))
         await say(page, "Hi")
         await page.wait_for_selector("button.stop")
-        await page.evaluate("dispatchEvent(new Event('beforeunload'))")
+        await page.evaluate(
+            """(later) => new Promise((done) => {
+              addEventListener("beforeunload", done, { once: true });
+              location.href = "nothing";
+            }).then(() => {
+              const now = performance.now() + later;
+              performance.now = () => now;
+            })""",
+            later_ms,
+        )
 
-        await page.wait_for_selector("text=The page was left while this came.")
+        await page.wait_for_selector(f"text={told}")
 
 
 async def test_what_is_dropped(visitor: Visitor, server: Operated) -> None:

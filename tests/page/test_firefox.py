@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from page.test_hostile import TEXTS, export
 from server.test_admin import operated
+from support.backends.scripted import Exchange, scripted
 from support.clients.firefox import Firefox, firefox
 from support.common.waiting import until
 
@@ -52,6 +53,17 @@ async def test_a_first_visit(browser: Firefox, tmp_path: Path) -> None:
         assert ["Tell me a story"] == await tab.evaluate(
             "[...document.querySelectorAll('.history li a')].map((one) => one.textContent)"
         )
+
+
+async def test_a_page_that_is_left_slowly(browser: Firefox, tmp_path: Path) -> None:
+    """An answer that Firefox breaks off because its page is about to be left, which the next one takes long to replace, is no failure."""
+    async with operated(tmp_path, _STORY) as server, scripted(Exchange.client_gone) as far:
+        tab = await browser.open(f"{server.url}/")
+        await tab.holds("document.querySelector('select.model option')")
+        await tab.type("Tell me a story")
+        await tab.holds(f"{_ANSWER}?.textContent.includes('Once')")
+        await tab.evaluate(f"setTimeout(() => (location.href = '{far.url}'))")
+        await tab.holds(f"{_ANSWER}.textContent.includes('The page was left while this came.')")
 
 
 async def test_hostile_answers(browser: Firefox, tmp_path: Path) -> None:

@@ -6,6 +6,9 @@
 
 import { Failure, send } from "./session.js";
 
+/** Firefox breaks requests off as soon as a page is about to be left, Chromium when it is: at most so long behind these events. */
+const [LEAVING, LEAVING_MS] = [["beforeunload", "pagehide"], 1000];
+
 /** Return the messages of a branch as the API takes them. */
 export function apiMessages(messages, system) {
   const list = system ? [{ role: "system", content: system }] : [];
@@ -60,9 +63,9 @@ export function newAnswer(model) {
 export async function ask(body, message, onPiece, signal) {
   const began = performance.now() - 1000 * (message.seconds ?? 0);
   const wanted = { ...body, stream: true, stream_options: { include_usage: true } };
-  let leaves = false; // Firefox breaks requests off while the page is still there
-  const leave = () => (leaves = true);
-  addEventListener("beforeunload", leave);
+  let leftAt = -Infinity;
+  const leave = () => (leftAt = performance.now());
+  for (const name of LEAVING) addEventListener(name, leave);
   try {
     const { readEvents } = await import("./sse.js"); // a first visit does not wait for it
     const response = await send("v1/chat/completions", { method: "POST", body: wanted, signal });
@@ -75,14 +78,14 @@ export async function ask(body, message, onPiece, signal) {
     message.state = "done";
   } catch (error) {
     if (error.name === "AbortError") message.state = "stopped";
-    else if (leaves) message.state = "left";
+    else if (performance.now() - leftAt < LEAVING_MS) message.state = "left";
     else {
       message.state = "failed";
       const why = error instanceof TypeError ? "The connection to the server broke off. What has come stays; Again asks once more." : error.message;
       message.error = { message: why, code: error.code ?? "", param: error.param ?? "" };
     }
   } finally {
-    removeEventListener("beforeunload", leave);
+    for (const name of LEAVING) removeEventListener(name, leave);
   }
   message.seconds = (performance.now() - began) / 1000;
   onPiece("state", message.state);
