@@ -68,9 +68,9 @@ def test_a_repository(hub: Hub, tmp_path: Path) -> None:
 def test_a_file_and_a_folder(hub: Hub, tmp_path: Path) -> None:
     """Files and folders on this machine, and folders of transformers here and on the hub, are told in a table."""
     out, err = fit(hub, tmp_path, str(MODEL), "--context", "512")
-    assert ["MODEL", "QUANT", "DOWNLOAD", "CONTEXT", "NEEDS", "AT", "MOST", "LONGEST", "FITS"] == out.split()[:9]  # fmt: skip
-    assert ["model.gguf", "Q8_0", "4.4", "MB", "512"] == out.split()[9:14]
-    assert "For 4 requests side by side" in err
+    assert ["MODEL", "QUANT", "DOWNLOAD", "CONTEXT", "PARALLEL", "NEEDS", "AT", "MOST", "LONGEST", "FITS"] == out.split()[:10]  # fmt: skip
+    assert ["model.gguf", "Q8_0", "4.4", "MB", "512", "4"] == out.split()[10:16]
+    assert "each of PARALLEL requests has the whole CONTEXT" in err
     (here,) = told(hub, tmp_path, str(FOLDER / "hf"))
     (there,) = told(hub, tmp_path, "hf:org/whole")
 

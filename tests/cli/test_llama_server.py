@@ -21,6 +21,8 @@ def read(line: str) -> Setup:
     [
         ("-ngl 99 -c 512", {"context": 512, "gpu_layers": None}),
         ("-c 8192 -np 4", {"context": 2048, "parallel": 4}),
+        ("-c 8192 -np 4 -kvu", {"context": 8192, "parallel": None}),
+        ("-c 8192 -np 4 --no-kv-unified", {"context": 2048, "parallel": 4}),
         ("-c 0 -ngl all", {"context": None, "gpu_layers": None}),
         ("-ngl 0 -t 2 -b 64", {"gpu_layers": 0, "threads": 2, "batch": 64}),
         ("--temp 0.3 -n -1 -s 7", {"defaults": {"temperature": 0.3, "seed": 7}}),

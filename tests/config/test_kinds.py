@@ -31,6 +31,7 @@ OF_THE_PLACE = {"pin", "memory", "while_loading"}  # are read where models get t
 READ_BY = {
     "server_at(": "config.api_key config.api_key_header config.reuse_connections (",
     "context_of(": "config.context (",
+    "config.most_parallel": "config.parallel",
 }
 
 
@@ -93,7 +94,9 @@ def test_an_option_without_an_effect(kind: str, settings: dict[str, Any], said: 
 
 def test_a_default_is_not_set() -> None:
     """An option at its default asks for nothing."""
-    given = ModelConfig(source=SOURCES["openai"], parallel=4, lora=[], dtype="auto", defaults={})
+    given = ModelConfig(
+        source=SOURCES["openai"], embedding_batch=32, lora=[], dtype="auto", defaults={}
+    )
 
     assert ["m"] == list(registry(Config(models={"m": given})).models)
 

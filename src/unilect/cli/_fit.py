@@ -35,12 +35,13 @@ _MOST_FILES = 100
 
 
 class _Row(Struct, frozen=True):
-    """One model: its name, the bytes of its files, what it needs for a context, and the longest context that fits."""
+    """One model: its name, the bytes of its files, what it needs for so many requests of a context, and the longest context that fits."""
 
     name: str
     quantization: str
     size: int
     context: int
+    parallel: int
     need: MemoryNeed
     longest: int
 
@@ -61,17 +62,16 @@ def fit(source: str, context: int | None, parallel: int | None, memory: str | No
         logging.getLogger(noisy).setLevel(logging.WARNING)
     if memory is not None and (wrong := wrong_size(memory)):
         raise ConfigError(f"--memory: {wrong}")
-    usual = ModelConfig()
-    config = ModelConfig(source=source, context=context, parallel=parallel or usual.parallel)
+    config = ModelConfig(source=source, context=context, parallel=parallel)
     here = room_of(config)
     size = here.total if memory is None else parse_size(memory)
     room = Room(size, size)
     with _heads(source) as (files, sizes):
         rows = asyncio.run(_estimate(files, sizes, config, room))
     if as_json:
-        tell(json.dumps([_record(row, config, room, here) for row in rows]))
+        tell(json.dumps([_record(row, room, here) for row in rows]))
         return
-    _print(rows, config, room, here)
+    _print(rows, room, here)
 
 
 async def _estimate(
@@ -81,11 +81,22 @@ async def _estimate(
     for name, path in files.items():
         if path.is_dir():
             told = transformers.estimate(path, config, room.total)
-            rows.append(_Row(name, told.quantization, sizes[name], *told[1:]))
+            rows.append(
+                _Row(
+                    name,
+                    told.quantization,
+                    sizes[name],
+                    told.context,
+                    config.most_parallel,
+                    *told[2:],
+                )
+            )
             continue
         found = await gguf.estimate(path, config, room)
         bits = quantization(name) or found.quantization or "-"
-        rows.append(_Row(name, bits, sizes[name], found.context, found.need, found.longest))
+        rows.append(
+            _Row(name, bits, sizes[name], found.context, found.parallel, found.need, found.longest)
+        )
     return rows
 
 
@@ -161,13 +172,13 @@ def _fetch_all(folder: Path, models: list[list[RemoteFile]]) -> list[Path]:
     return [came.result() for came in waits]
 
 
-def _record(row: _Row, config: ModelConfig, room: Room, here: Room) -> dict[str, object]:
+def _record(row: _Row, room: Room, here: Room) -> dict[str, object]:
     return {
         "model": row.name,
         "quantization": row.quantization,
         "download_bytes": row.size,
         "context": row.context,
-        "parallel": config.parallel,
+        "parallel": row.parallel,
         "ready_bytes": row.need.ready,
         "most_bytes": row.need.ready + row.need.grows,
         "measured": row.need.measured,
@@ -177,12 +188,12 @@ def _record(row: _Row, config: ModelConfig, room: Room, here: Room) -> dict[str,
     }
 
 
-def _print(rows: list[_Row], config: ModelConfig, room: Room, here: Room) -> None:
+def _print(rows: list[_Row], room: Room, here: Room) -> None:
     from rich.filesize import decimal
 
     lines = []
     for row in rows:
-        told = _record(row, config, room, here)
+        told = _record(row, room, here)
         now = {True: "yes", False: "not beside what runs now", None: "?"}[told["fits_now"]]  # type: ignore[index]
         lines.append(
             [
@@ -190,14 +201,25 @@ def _print(rows: list[_Row], config: ModelConfig, room: Room, here: Room) -> Non
                 row.quantization,
                 decimal(row.size),
                 str(row.context),
+                str(row.parallel),
                 decimal(row.need.ready) + (" (measured)" if row.need.measured else ""),
                 decimal(row.need.ready + row.need.grows),
                 str(row.longest or "-"),
                 "no" if told["fits"] is False else now,
             ]
         )
-    head = ("MODEL", "QUANT", "DOWNLOAD", "CONTEXT", "NEEDS", "AT MOST", "LONGEST", "FITS")
-    tell_table(head, lines, right=range(2, 7))
+    head = (
+        "MODEL",
+        "QUANT",
+        "DOWNLOAD",
+        "CONTEXT",
+        "PARALLEL",
+        "NEEDS",
+        "AT MOST",
+        "LONGEST",
+        "FITS",
+    )
+    tell_table(head, lines, right=range(2, 8))
     if room.total is not None:
         free = "" if here.free is None else f"; {decimal(here.free)} are free now"
-        tell(f"For {config.parallel} requests side by side (--parallel) in {decimal(room.total)} of memory{free}.", on_stderr=True)  # fmt: skip
+        tell(f"In {decimal(room.total)} of memory{free}; each of PARALLEL requests has the whole CONTEXT.", on_stderr=True)  # fmt: skip

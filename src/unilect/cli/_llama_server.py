@@ -79,6 +79,7 @@ _FLAGS: dict[str, tuple[type, str]] = {
 }
 _SWITCHES = {
     "context_shift": "--context-shift",
+    "kv_unified": "--kv-unified -kvu",
     "rerank": "--rerank --reranking",
     "verbose": "-v --verbose --log-verbose",
 }
@@ -87,7 +88,7 @@ _LISTS = {"lora": "--lora", "lora_scaled": "--lora-scaled"}
 _WITHOUT = (
     "--jinja --no-jinja --embedding --embeddings --metrics --props --slots --no-slots --webui --no-webui --ui --no-ui "
     "--cont-batching -cb --no-cont-batching -nocb --mlock --no-mmap --mmap --warmup --no-warmup --no-context-shift "
-    "--log-disable --log-timestamps --log-prefix --swa-full --kv-unified -kvu --no-kv-offload -nkvo --check-tensors --offline "
+    "--log-disable --log-timestamps --log-prefix --swa-full --no-kv-unified -no-kvu --no-kv-offload -nkvo --check-tensors --offline "
     "--no-perf --perf --special --mmproj-auto --no-mmproj-auto --mmproj-offload --no-mmproj-offload --prefill-assistant "
     "--numa-isolate --direct-io"
 )
@@ -284,6 +285,13 @@ def _engine(given: dict[str, Any], notices: list[str]) -> dict[str, Any]:
     """Return the options of the engine that are reckoned otherwise here."""
     found: dict[str, Any] = {}
     parallel, context = given.get("parallel", -1), given.get("context", 0)
+    if given.get("kv_unified"):
+        told = f"-np {parallel} " if parallel > 0 else ""
+        parallel = -1
+        notices.append(
+            f"{told}--kv-unified: requests share no context here: each has all of `-c`, and as many are answered at a time as there is "
+            "memory for, at most 4. Set `parallel` for another number."
+        )
     if parallel > 0:
         found["parallel"] = parallel
     if context > 0:

@@ -191,7 +191,7 @@ def _describe(spec: BackendSpec, backend: Backend | None) -> list[str]:
         words.append(f"all its models (at most {MAX_MODELS}), not contacted")
     elif kind in ("gguf", "hf", "chatglm"):
         words.append(f"context {backend.capabilities.context}")
-        words += [f"{config.parallel} requests at a time"] if kind != "chatglm" else []
+        words += [f"{backend.capabilities.slots} requests at a time"] if kind != "chatglm" else []
     elif kind in UPSTREAMS:
         words.append("not contacted")
     return words + ([f"options {', '.join(config.options)}"] if config.options else [])

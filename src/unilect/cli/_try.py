@@ -120,7 +120,7 @@ async def _try(name: str, table: dict[str, Any]) -> None:
 
 
 def _engine(name: str, table: Mapping[str, Any], finds: bool = False) -> CommandEngine:
-    values = {"name": name, "parallel": str(ModelConfig.declared["parallel"].default), "threads": "1"}  # fmt: skip
+    values = {"name": name, "parallel": str(ModelConfig().most_parallel), "threads": "1"}  # fmt: skip
     return CommandEngine(name, ModelConfig(**table), values, finds)
 
 

@@ -219,12 +219,14 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
         flag=Flag("--context", "Context size per request."),
         example=8192,
     )
-    parallel: Annotated[int, Meta(ge=1, le=256)] = option(
-        4,
-        "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`.",
+    parallel: Annotated[int, Meta(ge=1, le=256)] | None = option(
+        None,
+        "Maximum number of concurrent requests; further requests are queued. Each has a KV cache of the whole `context`. Default: 4; "
+        "of a GGUF model fewer where there is no memory for so many.",
         kinds=(*BATCHED, *COMMANDS),
         of_replicas=True,
         flag=Flag("--parallel", "Concurrent requests [4]."),
+        example=4,
     )
     replicas: Annotated[int, Meta(ge=1, le=1000)] | Replicas | None = option(
         None,
@@ -437,6 +439,11 @@ class ModelConfig(CommandOptions, frozen=True, kw_only=True):
         kinds=("echo",),
         example={"tokens_per_s": 20.0},
     )
+
+    @property
+    def most_parallel(self) -> int:
+        """The concurrent requests, where nothing makes them fewer."""
+        return self.parallel or 4
 
     @property
     def sources(self) -> list[str]:

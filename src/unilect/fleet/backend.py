@@ -130,7 +130,7 @@ class RayBackend(Backend):
         of its own has `parallel`.
         """
         most = self._deployment.replicas.max
-        each = one.max_in_flight or (None if one.slots else self._config.parallel)
+        each = one.max_in_flight or (None if one.slots else self._config.most_parallel)
         return replace(
             one, slots=one.slots and one.slots * most, max_in_flight=each and each * most
         )

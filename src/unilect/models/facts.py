@@ -83,7 +83,7 @@ def line(model: Model, config: ModelConfig | None) -> str:
     if config is not None:
         kinds = {kind_of(member.scheme) for member in members} - {*COMMANDS}
         if ModelConfig.declared["parallel"].applies_to(kinds & KINDS.keys()):
-            told.append(f"{config.parallel} at a time")
+            told.append(f"{model.slots or config.most_parallel} at a time")
         if config.load == "demand":
             told.append("starts with its first request")
     return ", ".join(told)

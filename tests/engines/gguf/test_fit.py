@@ -16,7 +16,7 @@ from unilect.engines.gguf import _dry_run, fit
 from unilect.engines.gguf._dry_run import dry_run
 from unilect.engines.gguf._memory import Needs
 from unilect.engines.gguf.engine import GgufEngine
-from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit, place_need
+from unilect.engines.gguf.fit import Room, estimate, longest_context, may_fit, place_need, room_of
 from unilect.engines.gguf.head import is_head
 from unilect.hub.download import RemoteFile
 from unilect.residency.ledger import LEDGER
@@ -124,11 +124,11 @@ def test_a_context_that_nobody_has_set(
     """A context that nobody has set is lowered to fit what is free, or would be without other models, and that is told; one that is set is not; without any room it is as usual, and refused."""
     path = shaped_gguf.make(tmp_path / "m.gguf", "llama")
     monkeypatch.setattr(fit, "free_bytes", lambda: 250 * MIB)
-    lowered = GgufEngine("m", path, ModelConfig()).capabilities.context
-    assert [f"m: its context is {lowered} tokens instead of 8192, for which there is no memory (`parallel` is 4). Set `context` for another one."] == [
+    lowered = GgufEngine("m", path, ModelConfig(parallel=4)).capabilities.context
+    assert [f"m: its `context` is {lowered} and its `parallel` 4 instead of 8192 and 4, for which there is no memory. Set them for other sizes."] == [
         record.getMessage() for record in caplog.records
     ]  # fmt: skip
-    own = GgufEngine("m", path, ModelConfig(context=8000)).capabilities.context
+    own = GgufEngine("m", path, ModelConfig(context=8000, parallel=4)).capabilities.context
     monkeypatch.setitem(LEDGER.claims, "other", Space(300 * MIB))
     assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
     monkeypatch.delitem(LEDGER.claims, "other")
@@ -137,6 +137,38 @@ def test_a_context_that_nobody_has_set(
     assert (True, 8000) == (2048 <= lowered < 8192, own)
     assert 8192 == GgufEngine("m", path, ModelConfig()).capabilities.context
     assert 1 == len(caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("options", "fits", "expected"),
+    [
+        ({}, (8192, 4), (8192, 4)),
+        ({}, (8192, 3), (8192, 3)),
+        ({}, (8192, 1), (8192, 1)),
+        ({}, (4096, 1), (4096, 1)),
+        ({"context": 4096}, (4096, 2), (4096, 2)),
+        ({"context": 16_384}, (16_384, 1), (16_384, 1)),
+        ({"context": 16_384}, (8192, 1), (16_384, 1)),
+        ({"parallel": 3}, (2304, 3), (2304, 3)),
+        ({"parallel": 3, "context": 4096}, (4096, 1), (4096, 3)),
+    ],
+)
+async def test_requests_at_a_time_that_nobody_has_set(
+    options: dict[str, Any],
+    fits: tuple[int, int],
+    expected: tuple[int, int],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Requests at a time that nobody has set are as many as have the context that is set, or usual, in what is free; a shorter one has only one alone."""
+    path = shaped_gguf.make(tmp_path / "m.gguf", "llama")
+    config = ModelConfig(context=fits[0], parallel=fits[1], gpu_layers=0)
+    need = (await estimate(path, config, Room(None, None))).need.ready
+    monkeypatch.setattr(fit, "free_bytes", lambda: need * 8 // 7 + MIB)
+    can = GgufEngine("m", path, ModelConfig(gpu_layers=0, **options)).capabilities
+    told = await estimate(path, ModelConfig(gpu_layers=0, **options), room_of(config))
+
+    assert expected == (can.context, can.slots) == (told.context, told.parallel)
 
 
 def test_the_head_says_if_it_fits(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Line:
         _check_values(config, used, in_stop, values)
         self.finds, self.model = finds, _model_of(config, values)
         self.has_socket, self.has_key = "socket" in used, "key" in used
-        self.places = config.parallel if "parallel" in used else None
+        self.places = config.most_parallel if "parallel" in used else None
         names = command_line.variables_in([*self._words, *self._stop_words, *own])
         self.secrets = [self._look_up(name) for name in sorted(names)]
         filled = self.fill({"port": "0", "socket": "", "key": "", "pid": "0"})

@@ -375,7 +375,7 @@ def engine_of(spec: BackendSpec, found: Mapping[str, str]) -> Backend:
         ConfigError: The command cannot be run so.
     """
     config = spec.config
-    values = {"name": spec.name, "parallel": str(config.parallel)}
+    values = {"name": spec.name, "parallel": str(config.most_parallel)}
     values["threads"] = str(config.threads or spec.threads)
     if config.context is not None:
         values["context"] = str(config.context)

@@ -161,7 +161,7 @@ def backend(spec: BackendSpec) -> Backend:
         expanded = expand(program, spec, template_of(path) if program.parsers else "", told)
         values = {placeholder: str(path.absolute())}
         if program.shares_context and config.context is not None:
-            values["context"] = str(config.context * config.parallel)
+            values["context"] = str(config.context * config.most_parallel)
         return engine_of(structs.replace(spec, config=expanded), values)
 
     return later(spec, fetch_all, make)

@@ -93,7 +93,7 @@ class Needs(Struct, frozen=True):
 def needs(head: "GgufHead", config: "ModelConfig", context: int, embedding: bool) -> Needs:
     """Reckon the memory of a file with these settings, before `budget`."""
     kept = layers(head, config.cache_type_k, config.cache_type_v)
-    parallel = 1 if embedding else config.parallel
+    parallel = 1 if embedding else config.most_parallel
     step = context if embedding else min(512, max(config.batch or STEP, parallel))
     wide = max(number(head, "feed_forward_length"), number(head, "expert_feed_forward_length"))
     work = step * (12 * number(head, "embedding_length") + 8 * wide + 2 * cells(context))

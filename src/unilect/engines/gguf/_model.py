@@ -137,7 +137,7 @@ def static_capabilities(
         schema_keywords=LLAMACPP,
         chat=writes and (config.chat_template is not None or bool(head.template)),
         completions=writes,
-        slots=config.parallel,
+        slots=config.most_parallel,
         embeddings=not ranker,
         rerank=ranker,
         adapters=adapters,

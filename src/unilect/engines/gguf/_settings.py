@@ -47,7 +47,7 @@ def child_settings(
         "needs": msgspec.to_builtins(takes),
         "takes_bytes": takes.own,
         "context": context,
-        "parallel": 1 if embedding else config.parallel,
+        "parallel": 1 if embedding else config.most_parallel,
         "threads": threads,
         "batch": config.batch,
         "gpu_layers": config.gpu_layers,

@@ -62,7 +62,7 @@ from unilect.engines.gguf._saved import SavedSlots
 from unilect.engines.gguf._settings import child_settings, read_beside
 from unilect.engines.gguf._slots import Slots
 from unilect.engines.gguf._turns import ModelTemplate, check_length
-from unilect.engines.gguf.fit import EngineMemory, MachineMemory, choose_context
+from unilect.engines.gguf.fit import EngineMemory, MachineMemory, choose_size
 from unilect.engines.gguf.source import list_models as list_models
 from unilect.engines.gguf.source import make_backend
 from unilect.engines.process.child_process import ChildProcess, python_command
@@ -120,16 +120,17 @@ class GgufEngine(Backend):
         self._head = read_checked(read_model, path)
         self._writes = not (self._head.embedding_only or ranks(self._head, config))
         self._path, self.files = path, (path,)
-        self._config, self._threads = config, config.threads or threads
         self._adapters, self._template, self._stop = read_beside(self._head, config)
-        self._context = choose_context(
+        self._context, parallel = choose_size(
             name, self._head, config, not self._writes, memory, self._machine
         )
+        self._config = config = replace(config, parallel=parallel)
+        self._threads = config.threads or threads
         self._emptying = Tasks()
         self._key = secrets.token_urlsafe(24)
         self._on_progress = on_progress
         self._ranker = Ranker(self._head, self._context)
-        self._slots = Slots(config.parallel)
+        self._slots = Slots(parallel)
         self._needs: dict[bool, EngineMemory] = {}  # of the child that embeds, and of the other
         generator, embedder = self._process(embedding=False), self._process(embedding=True)
         own = (self._key, config.timeout_s, raise_for_child)

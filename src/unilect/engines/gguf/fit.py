@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from unilect.api.backend import Capabilities, MemoryNeed
 from unilect.config.model import ModelConfig
@@ -208,39 +209,68 @@ class EngineMemory:
         require_room(self._settings["name"], self._takes, room)
 
 
-def choose_context(
+def choose_size(
     name: str,
     head: GgufHead,
     config: ModelConfig,
     embedding: bool,
     memory: int | None = None,
     machine: MachineMemory | None = None,
-) -> int:
+) -> tuple[int, int]:
     """
-    Return the tokens of each request: those that are set, else as many as usual, or fewer where there is no memory for them.
+    Return the tokens of each request, and how many requests are answered at a time: as they are set, else as usual, or fewer where there
+    is no memory for them; see `longest_size`.
 
     Args:
         memory, machine: As of `room_of`.
 
     Raises:
-        ConfigError: More are set than the model was made for.
+        ConfigError: More tokens are set than the model was made for.
     """
-    usual = context_of(head.context, config)
-    if config.context is not None:
-        return usual
+    usual, most = context_of(head.context, config), config.most_parallel
+    if config.context is not None and config.parallel is not None:
+        return usual, most
     room = room_of(config, memory, machine)
     if (
         room.free is not None and room.total is not None
     ):  # what other models hold they may leave for this one
         room = Room(min(room.total, room.free + LEDGER.claimed), room.total)
-    found = longest_context(partial(_needs_at, head, config, embedding), usual, room)
-    found = found or usual  # which is refused with its sizes
-    if found < usual:
+    context, parallel = longest_size(head, config, embedding, _reckoned(head, config, embedding), room)  # fmt: skip
+    if (context, parallel) != (usual, most):
         log.warning(
-            "%s: its context is %d tokens instead of %d, for which there is no memory (`parallel` is %d). Set `context` for another one.",
-            *(name, found, usual, config.parallel),
+            "%s: its `context` is %d and its `parallel` %d instead of %d and %d, for which there is no memory. Set them for other sizes.",
+            *(name, context, parallel, usual, most),
         )
-    return found
+    return context, parallel
+
+
+def longest_size(
+    head: GgufHead,
+    config: ModelConfig,
+    embedding: bool,
+    need_of: Callable[[int], Callable[[int], Needs]],
+    room: Room,
+) -> tuple[int, int]:
+    """
+    Return the tokens of each request, and how many at a time: of what is not set as many requests as there is memory for with the usual
+    tokens, and with one alone as many tokens as there is memory for. Where there is none for either it is as if there were: that is refused
+    with its sizes.
+
+    Args:
+        need_of: Returns, for requests at a time, the need by tokens.
+
+    Raises:
+        ConfigError: More tokens are set than the model was made for.
+    """
+    usual, most = context_of(head.context, config), config.most_parallel
+    least = most if config.parallel is not None or embedding else 1
+    for parallel in range(most, least - 1, -1):
+        context = longest_context(need_of(parallel), usual, room)
+        if context == usual:
+            break
+    if not context:
+        return usual, most
+    return usual if config.context is not None else context, parallel
 
 
 def longest_context(need_of: Callable[[int], Needs], most: int, room: Room) -> int:
@@ -278,12 +308,14 @@ class Estimate(Struct, frozen=True):
     Attributes:
         quantization: The type of most of its weights; empty where it does not say.
         context: The tokens of each request that it is for.
+        parallel: How many of these at a time.
         need: What it takes.
-        longest: The longest context that fits; 0 for none.
+        longest: The longest context that fits with so many; 0 for none.
     """
 
     quantization: str
     context: int
+    parallel: int
     need: MemoryNeed
     longest: int
 
@@ -298,7 +330,7 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
     head = read_checked(read_model, path)
     embedding = head.embedding_only or ranks(head, config)
 
-    async def reckon(context: int) -> tuple[Needs, EngineMemory]:
+    async def reckon(config: ModelConfig, context: int) -> tuple[Needs, EngineMemory]:
         made = child_settings(
             *(path.stem, path, head, config),
             context=context,
@@ -312,18 +344,18 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
         found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
         return found, EngineMemory(head, path, config, made)
 
-    need_of: Callable[[int], Needs] = partial(_needs_at, head, config, embedding)
+    need_of = _reckoned(head, config, embedding)
     if not is_known(head):
-        need_of = _between(*[(await reckon(one))[0] for one in _TRIED_CONTEXTS])
-    usual = context_of(head.context, config)
-    context = usual if config.context else longest_context(need_of, usual, room) or usual
-    takes, memory = await reckon(context)
+        need_of = _between(*[(await reckon(config, one))[0] for one in _TRIED_CONTEXTS])
+    context, parallel = longest_size(head, config, embedding, need_of, room)
+    takes, memory = await reckon(replace(config, parallel=parallel), context)
     memory.learn(budget(takes, 0 if embedding else config.cache_ram_mib, room.free))
     return Estimate(
         head.description.quantization or "",
         context,
+        parallel,
         memory.need,
-        longest_context(need_of, head.context, room),
+        longest_context(need_of(parallel), head.context, room),
     )
 
 
@@ -349,19 +381,26 @@ def may_fit(config: ModelConfig, files: Sequence[RemoteFile], memory: int | None
         return size + size // 8 + _LEAST_BESIDE <= total
 
 
-def _needs_at(head: GgufHead, config: ModelConfig, embedding: bool, context: int) -> Needs:
-    return needs(head, config, context, embedding)
+def _reckoned(
+    head: GgufHead, config: ModelConfig, embedding: bool
+) -> Callable[[int], Callable[[int], Needs]]:
+    """Return the needs by requests at a time and tokens, as reckoned from a file."""
+
+    def need_of(parallel: int, context: int) -> Needs:
+        return needs(head, replace(config, parallel=parallel), context, embedding)
+
+    return lambda parallel: partial(need_of, parallel)
 
 
-def _between(short: Needs, long: Needs) -> Callable[[int], Needs]:
-    """Return the needs for any context on the line through those for two."""
+def _between(short: Needs, long: Needs) -> Callable[[int], Callable[[int], Needs]]:
+    """Return the needs by requests at a time and tokens, on the line through those for two numbers of tokens."""
     per_token = (long.slot - short.slot) / (long.context - short.context)
 
-    def need_of(context: int) -> Needs:
+    def need_of(parallel: int, context: int) -> Needs:
         slot = int(short.slot + per_token * (context - short.context))
-        return msgspec.structs.replace(long, context=context, slot=max(0, slot))
+        return replace(long, context=context, slot=max(0, slot), parallel=parallel)
 
-    return need_of
+    return lambda parallel: partial(need_of, parallel)
 
 
 def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> None:

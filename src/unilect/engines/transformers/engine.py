@@ -254,7 +254,7 @@ class HfEngine(Backend):
         can = Capabilities(
             fans_out=True,
             fans_beams_out=True,
-            slots=config.parallel,
+            slots=config.most_parallel,
             resumes="again",
             schema_keywords=LLGUIDANCE,
             context=self._context,

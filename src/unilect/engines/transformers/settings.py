@@ -47,7 +47,7 @@ def child_settings(
         "cache_ram_mib": config.cache_ram_mib,
         "engines": engines,
         "context": config.context or min(longest, MAX_DEFAULT_CONTEXT),
-        "parallel": config.parallel,
+        "parallel": config.most_parallel,
         "threads": threads,
         "batch": config.batch,
         "dtype": config.dtype,

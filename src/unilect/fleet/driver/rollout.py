@@ -172,7 +172,7 @@ async def _in_thread(call: Callable[..., _Result], *arguments: Any) -> _Result:
 def _run(deployment: wire.Deployment, settings: Settings) -> None:
     actor = deployment.resources | {"runtime_env": {"env_vars": REPLICA}}
     served = _SERVED.options(
-        max_ongoing_requests=deployment.config.parallel + _PLACES_BESIDE,
+        max_ongoing_requests=deployment.config.most_parallel + _PLACES_BESIDE,
         ray_actor_options=actor,
         **_scale(deployment),
     )
@@ -192,7 +192,7 @@ def _scale(deployment: wire.Deployment) -> dict[str, Any]:
         min_replicas=number.min,
         max_replicas=number.max,
         initial_replicas=max(1, number.min),
-        target_ongoing_requests=max(1.0, deployment.config.parallel * _FULL),
+        target_ongoing_requests=max(1.0, deployment.config.most_parallel * _FULL),
         metrics_interval_s=_COUNTED_S,
         look_back_period_s=max(_COUNTED_S, min(number.up_after_s, number.down_after_s)),
         upscale_delay_s=number.up_after_s,

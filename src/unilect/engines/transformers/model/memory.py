@@ -66,7 +66,7 @@ def estimate(path: Path, config: ModelConfig, total: int | None) -> Estimate:
     settings = child_settings(folder, config, None, text="", threads=1, merge=[], engines=1)
     need = need_of(settings, load_recorder(settings).known)
     longest = folder.context
-    per_token = settings["cache_values"] * WIDTHS[settings["dtype"]] * config.parallel
+    per_token = settings["cache_values"] * WIDTHS[settings["dtype"]] * config.most_parallel
     if total is not None and per_token:
         longest = max(0, min(longest, (total - need.ready) // per_token))
     dtype = str(folder.text_config.get("dtype") or folder.text_config.get("torch_dtype") or "-")
