@@ -235,7 +235,7 @@ def choose_size(
         room.free is not None and room.total is not None
     ):  # what other models hold they may leave for this one
         room = Room(min(room.total, room.free + LEDGER.claimed), room.total)
-    context, parallel = longest_size(head, config, embedding, _reckoned(head, config, embedding), room)  # fmt: skip
+    context, parallel = longest_size(head, config, embedding, _reckon_needs(head, config, embedding), room)  # fmt: skip
     if (context, parallel) != (usual, most):
         log.warning(
             "%s: its `context` is %d and its `parallel` %d instead of %d and %d, for which there is no memory. Set them for other sizes.",
@@ -344,7 +344,7 @@ async def estimate(path: Path, config: ModelConfig, room: Room) -> Estimate:
         found = await dry_run(made) or msgspec.convert(made["needs"], Needs)
         return found, EngineMemory(head, path, config, made)
 
-    need_of = _reckoned(head, config, embedding)
+    need_of = _reckon_needs(head, config, embedding)
     if not is_known(head):
         need_of = _between(*[(await reckon(config, one))[0] for one in _TRIED_CONTEXTS])
     context, parallel = longest_size(head, config, embedding, need_of, room)
@@ -381,7 +381,7 @@ def may_fit(config: ModelConfig, files: Sequence[RemoteFile], memory: int | None
         return size + size // 8 + _LEAST_BESIDE <= total
 
 
-def _reckoned(
+def _reckon_needs(
     head: GgufHead, config: ModelConfig, embedding: bool
 ) -> Callable[[int], Callable[[int], Needs]]:
     """Return the needs by requests at a time and tokens, as reckoned from a file."""
