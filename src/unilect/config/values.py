@@ -63,7 +63,7 @@ def convert_table(
     for name, field in fields.items():
         if field.required and name not in values:
             where = (*path, name)
-            expected = with_article(in_words(inspect.type_info(field.type)))
+            expected = with_article(in_words(_describe_type(field.type)))
             found.add(f"{join_path(where)}: is missing; expected {expected}.", path)
     return good
 
@@ -72,6 +72,10 @@ def convert_table(
 def _fields(kind: type[Struct]) -> dict[str, FieldInfo]:
     """Return the fields of a type by name; finding them takes longer than converting a table of a model."""
     return {field.name: field for field in msgspec.structs.fields(kind)}
+
+
+#: The description of an option's type; making it takes longer than converting a value.
+_describe_type = cache(inspect.type_info)
 
 
 def convert(
@@ -86,7 +90,7 @@ def convert(
         found: Gets the mistake.
         strict: Numbers are not read from texts.
     """
-    told = inspect.type_info(kind)
+    told = _describe_type(kind)
     if isinstance(value, str) and strict and isinstance(without_none(told), inspect.ListType):
         value = [value]
     try:
