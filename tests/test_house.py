@@ -40,7 +40,7 @@ BUDGETS = {
     "cli/bench": 1_021,
     "cli/connect": 408,
     "cli/imports": 1_087,
-    "config": 2_896,
+    "config": 2_897,
     "constraints": 1_408,
     "constraints/process": 674,
     "core": 946,
