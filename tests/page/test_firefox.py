@@ -1,5 +1,6 @@
 """The page in another browser, Firefox: a first visit, what is kept, hostile texts, and the stream that all tabs read."""
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ import pytest_asyncio
 
 from page.test_hostile import TEXTS, export
 from server.test_admin import operated
-from support.backends.scripted import Exchange, scripted
 from support.clients.firefox import Firefox, firefox
 from support.common.waiting import until
 
@@ -57,13 +57,15 @@ async def test_a_first_visit(browser: Firefox, tmp_path: Path) -> None:
 
 async def test_a_page_that_is_left_slowly(browser: Firefox, tmp_path: Path) -> None:
     """An answer that Firefox breaks off because its page is about to be left, which the next one takes long to replace, is no failure."""
-    async with operated(tmp_path, _STORY) as server, scripted(Exchange.client_gone) as far:
-        tab = await browser.open(f"{server.url}/")
-        await tab.holds("document.querySelector('select.model option')")
-        await tab.type("Tell me a story")
-        await tab.holds(f"{_ANSWER}?.textContent.includes('Once')")
-        await tab.evaluate(f"setTimeout(() => (location.href = '{far.url}'))")
-        await tab.holds(f"{_ANSWER}.textContent.includes('The page was left while this came.')")
+    with socket.create_server(("127.0.0.1", 0)) as far:  # which takes connections, and answers none
+        address = f"http://127.0.0.1:{far.getsockname()[1]}/"
+        async with operated(tmp_path, _STORY) as server:
+            tab = await browser.open(f"{server.url}/")
+            await tab.holds("document.querySelector('select.model option')")
+            await tab.type("Tell me a story")
+            await tab.holds(f"{_ANSWER}?.textContent.includes('Once')")
+            await tab.evaluate(f"setTimeout(() => (location.href = '{address}'))")
+            await tab.holds(f"{_ANSWER}.textContent.includes('The page was left while this came.')")
 
 
 async def test_hostile_answers(browser: Firefox, tmp_path: Path) -> None:
