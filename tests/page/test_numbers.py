@@ -117,4 +117,4 @@ async def test_speed(page: "Page", more: Any, told: str) -> None:
     """The speed of an answer is that of all that the model wrote, also where its thoughts were ended on the way."""
     message = {"seconds": 5, "firstToken": 1, "finish": "stop", "usage": {"completion_tokens": 21, "total_tokens": 1234}}  # fmt: skip
 
-    assert told == await page.evaluate(CALL, ["answer", "describeSpeed", message | more, 4096])
+    assert told == await page.evaluate(CALL, ["message", "describeSpeed", message | more, 4096])

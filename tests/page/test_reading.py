@@ -10,6 +10,7 @@ from page.test_chat import say
 from server.test_admin import Operated, operated
 from support.backends.scripted import HELLO, STREAM_HEAD, Exchange, answer, delta, frames, scripted
 from support.clients.browsers import Visitor, holds
+from support.common.waiting import until
 
 if TYPE_CHECKING:
     from playwright.async_api import Page
@@ -18,6 +19,13 @@ _LIST = "document.querySelector('.messages')"
 _IS_AT_END = f"{_LIST}.scrollTop + {_LIST}.clientHeight > {_LIST}.scrollHeight - 3"
 _ANSWERS = "document.querySelectorAll('.message.assistant footer').length"
 _LINES = "\n\n".join(f"line {number}" for number in range(60))
+_PASTE = """(text) => {
+  const data = new DataTransfer();
+  data.setData("text/plain", text);
+  const field = document.querySelector("#composer");
+  const event = new ClipboardEvent("paste", { clipboardData: data, bubbles: true, cancelable: true });
+  if (field.dispatchEvent(event)) field.value = text;
+}"""
 
 
 class Slow:
@@ -25,11 +33,13 @@ class Slow:
 
     def __init__(self) -> None:
         self.lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self.asked: list[Any] = []
 
     async def __call__(self, exchange: Exchange) -> None:
         """Answer a request."""
         if exchange.head.startswith(b"GET"):
             return await exchange.send(answer(b'{"data": [{"id": "m"}]}'))
+        self.asked.append(exchange.json())
         await exchange.send(STREAM_HEAD)
         while line := await self.lines.get():
             await exchange.send(frames(delta(content=line)))
@@ -101,3 +111,31 @@ async def test_another_conversation(reader: "Page") -> None:
     await holds(reader, "!document.querySelector('.message')")
     await reader.click("text=first of all")
     await holds(reader, f"{_ANSWERS} === 1 && {_IS_AT_END} && {_LIST}.scrollTop > 0")
+
+
+async def test_a_long_text_that_is_pasted(visitor: Visitor, server: Operated, slow: Slow) -> None:
+    """A long text is attached, as one that is pasted for the composer, sent behind what was typed, shown folded, and kept by an edit."""
+    page = await visitor.open(f"{server.url}/")
+    await holds(page, "document.querySelector('select.model option')")
+    for letter, length in (("a", 99_999), ("b", 100_000), ("c", 2_000_000)):
+        await page.evaluate(_PASTE, letter * length)
+    assert 99_999 == await page.evaluate("document.querySelector('#composer').value.length")
+    await page.wait_for_selector(".attachment:has-text('2,000,000 characters')")
+    await page.click("[aria-label='Remove the text']")
+    await say(page, "Sum up:")
+    await until(lambda: slow.asked)
+    assert "Sum up:\n\n" + "c" * 2_000_000 == slow.asked[0]["messages"][-1]["content"]
+    assert not await page.query_selector(".attachment")
+    said = ".message.user"
+    assert "cc" not in (await page.text_content(said) or "")
+    await page.click(f"{said} summary")
+    await holds(page, f"document.querySelector('{said}').textContent.includes('ccc')")
+    slow.lines.put_nowait(None)
+    await page.click(f"{said} button:text-is('Edit')")
+    await page.fill(f"{said} textarea", "Count:")
+    await page.click("text=Send as another branch")
+    await until(lambda: len(slow.asked) == 2)
+    slow.lines.put_nowait(None)
+    await holds(page, f"{_ANSWERS} === 1 && {_LIST}.textContent.includes('2 / 2')")
+
+    assert "Count:\n\n" + "c" * 2_000_000 == slow.asked[1]["messages"][-1]["content"]

@@ -127,19 +127,4 @@ function takeCall(piece, message) {
 }
 
 /** Write a number with commas; what the browser has for it is slow to begin. */
-const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");
-
-/** Describe how fast an answer came: "12.3 tokens/s, first after 0.2 s, 85 of 2,048 tokens". */
-export function describeSpeed(message, context) {
-  const facts = [];
-  const both = message.thoughtsTokens !== undefined; // the tokens of both parts of an answer whose thoughts were ended
-  const made = message.usage?.completion_tokens + (message.thoughtsTokens ?? 0);
-  const writing = message.seconds - (both ? message.firstToken : (message.thoughtsEnded ?? message.firstToken));
-  // an answer that came in one piece says nothing of the time between its tokens
-  const speed = writing > 0.1 ? (made - 1) / writing : made / message.seconds;
-  if (made > 1) facts.push(`${speed.toFixed(1)} tokens/s`);
-  if (message.firstToken !== undefined) facts.push(`first after ${message.firstToken.toFixed(2)} s`);
-  if (message.usage) facts.push(`${grouped(message.usage.total_tokens)}${context ? ` of ${grouped(context)}` : ""} tokens`);
-  if (message.finish && !["stop", "tool_calls"].includes(message.finish)) facts.push(`ended by ${message.finish}`);
-  return facts.join(", ");
-}
+export const grouped = (number) => String(number).replace(/\B(?=(\d{3})+$)/g, ",");

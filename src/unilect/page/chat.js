@@ -85,9 +85,9 @@ async function openConversation(id) {
   else location.replace("#chat");
 }
 
-async function say(text, images) {
+async function say(message) {
   const all = threads.peek();
-  const answers = all.map((one) => one.say(text, images));
+  const answers = all.map((one) => one.say(message));
   history.replaceState(null, "", `#chat/${all[0].conversation.peek().id}`);
   dispatchEvent(new Event("hashchange"));
   await Promise.all(answers);

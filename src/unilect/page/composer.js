@@ -1,19 +1,24 @@
 /** The composer: where a person writes to the models, attaches images, and stops them. */
 
+import { grouped } from "./answer.js";
+import { said } from "./conversation.js";
 import { h, signal } from "./view.js";
 
 const LONG = 20_000; // characters that fill the field, whatever they are
+/** Characters of a pasted text that is attached: the browser lays the field out for seconds where there are some millions. */
+const MANY = 100_000;
 const MAX_IMAGE_BYTES = 12 * 1024 * 1024;
 
 /**
  * Show the composer.
  *
  * @param isRunning says if an answer is on its way
- * @param onSay is given the text and the images (data URLs)
+ * @param onSay is given what is said: its text, of which so much was pasted, and images (data URLs)
  * @param onStop stops the answers
  */
 export function composerView(isRunning, onSay, onStop) {
   const images = signal([]);
+  const texts = signal([]);
   const trouble = signal("");
   const field = h("textarea", {
     id: "composer",
@@ -25,7 +30,13 @@ export function composerView(isRunning, onSay, onStop) {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) say(event);
       if (event.key === "Escape" && isRunning()) onStop();
     },
-    onpaste: (event) => attach(event.clipboardData?.files ?? []),
+    onpaste: (event) => {
+      attach(event.clipboardData.files);
+      const text = event.clipboardData.getData("text/plain");
+      if (text.length < MANY) return;
+      event.preventDefault();
+      texts.value = [...texts.peek(), text];
+    },
   });
   const picker = h("input", { type: "file", accept: "image/*", multiple: true, hidden: true, "aria-label": "Images", onchange: () => attach(picker.files) });
 
@@ -44,13 +55,14 @@ export function composerView(isRunning, onSay, onStop) {
   function say(event) {
     event.preventDefault();
     const text = field.value.trim();
-    if (isRunning() || (!text && !images.peek().length)) return;
+    const message = { ...said(text, texts.peek().join("\n\n")), images: images.peek() };
+    if (isRunning() || (!message.content && !message.images.length)) return;
     field.value = "";
     fit(field);
-    const sent = images.peek();
     images.value = [];
+    texts.value = [];
     trouble.value = "";
-    onSay(text, sent);
+    onSay(message);
   }
 
   queueMicrotask(() => matchMedia("(hover: hover)").matches && field.focus());
@@ -58,7 +70,8 @@ export function composerView(isRunning, onSay, onStop) {
     "form.composer",
     { onsubmit: say, ondragover: (event) => hasFiles(event) && event.preventDefault(), ondrop: (event) => hasFiles(event) && (event.preventDefault(), attach(event.dataTransfer.files)) },
     () => trouble.value && h("p.notice.bad", { role: "alert" }, trouble.value),
-    () => images.value.length > 0 && h("div.row", {}, images.value.map((url, at) => attachedView(url, () => (images.value = images.peek().toSpliced(at, 1))))),
+    () => attachedView(images, "image", (url) => h("img.attached.small", { src: url, alt: "An image to send" })),
+    () => attachedView(texts, "text", (text) => `Pasted: ${grouped(text.length)} characters`),
     h(
       "div.row.bottom",
       {},
@@ -73,8 +86,13 @@ export function composerView(isRunning, onSay, onStop) {
 /** Say if files are dragged: a text that is dragged goes where it is dropped. */
 const hasFiles = (event) => event.dataTransfer.types.includes("Files");
 
-function attachedView(url, onRemove) {
-  return h("span.attachment", {}, h("img.attached.small", { src: url, alt: "An image to send" }), h("button.quiet.small", { type: "button", "aria-label": "Remove the image", onclick: onRemove }, "×"));
+/** Show what is attached, each with a button that removes it. */
+function attachedView(all, kind, show) {
+  const row = (one, at) => {
+    const onclick = () => (all.value = all.peek().toSpliced(at, 1));
+    return h("span.attachment", {}, show(one), h("button.quiet.small", { type: "button", "aria-label": `Remove the ${kind}`, onclick }, "×"));
+  };
+  return all.value.length > 0 && h("div.row", {}, all.value.map(row));
 }
 
 /** Make the field as high as its text, up to a part of the window. */

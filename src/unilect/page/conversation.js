@@ -28,6 +28,12 @@ export function add(conversation, parent, message) {
   return node;
 }
 
+/** Return what is said: a text that was typed, and one that was pasted behind it; `pasted` has its length. */
+export const said = (typed, pasted) => ({ content: [typed, pasted].filter(Boolean).join("\n\n"), pasted: pasted.length });
+
+/** Return the two texts of what was said. */
+export const parts = ({ content, pasted }) => (pasted ? [content.slice(0, -pasted).trimEnd(), content.slice(-pasted)] : [content, ""]);
+
 /** List the messages of the branch that is shown, or of the one that ends with `leaf`. */
 export function branch(conversation, leaf = conversation.leaf) {
   const shown = [];

@@ -1,8 +1,8 @@
 /** A message as it is shown, while it comes and afterwards. */
 
-import { describeSpeed } from "./answer.js";
+import { grouped } from "./answer.js";
 import { describeModel } from "./catalogue.js";
-import { siblings, wasLeft } from "./conversation.js";
+import { parts, siblings, wasLeft } from "./conversation.js";
 import { copyText } from "./clipboard.js";
 import { Markdown, render } from "./markdown.js";
 import { checkAnswer } from "./schema.js";
@@ -32,11 +32,20 @@ export function messageView(message, thread) {
 }
 
 function textView(message, isRaw) {
-  if (isRaw) return plainView(message.content);
+  if (isRaw) {
+    const [typed, pasted] = parts(message);
+    return [(typed || !pasted) && plainView(typed), pasted && pastedView(pasted)];
+  }
   const element = h("div");
   if (!waiting.length) requestAnimationFrame(drawWaiting);
   waiting.push([element, message.content]);
   return element;
+}
+
+/** Show a text that was pasted, folded. */
+function pastedView(text) {
+  const ontoggle = ({ target }) => target.childElementCount === 1 && target.append(plainView(text));
+  return h("details", { ontoggle }, h("summary", {}, `Pasted: ${grouped(text.length)} characters`));
 }
 
 /** Show a text as it stands; a long one in parts, of which the browser passes over those out of sight. */
@@ -184,14 +193,30 @@ function branchesView(message, thread) {
 }
 
 function editor(message, thread, editing) {
-  const field = h("textarea", { rows: Math.min(12, message.content.split("\n").length + 1), value: message.content, "aria-label": "Your message" });
+  const [typed, pasted] = parts(message);
+  const field = h("textarea", { rows: Math.min(12, typed.split("\n").length + 1), value: typed, "aria-label": "Your message" });
   queueMicrotask(() => field.focus());
   const save = (event) => {
     event.preventDefault();
     editing.value = false;
     thread.edit(message, field.value);
   };
-  return h("form", { onsubmit: save }, field, h("div.row.end", {}, h("button.quiet", { type: "button", onclick: () => (editing.value = false) }, "Cancel"), h("button.primary", {}, "Send as another branch")));
+  return h("form", { onsubmit: save }, field, pasted && pastedView(pasted), h("div.row.end", {}, h("button.quiet", { type: "button", onclick: () => (editing.value = false) }, "Cancel"), h("button.primary", {}, "Send as another branch")));
+}
+
+/** Describe how fast an answer came: "12.3 tokens/s, first after 0.2 s, 85 of 2,048 tokens". */
+export function describeSpeed(message, context) {
+  const facts = [];
+  const both = message.thoughtsTokens !== undefined; // the tokens of both parts of an answer whose thoughts were ended
+  const made = message.usage?.completion_tokens + (message.thoughtsTokens ?? 0);
+  const writing = message.seconds - (both ? message.firstToken : (message.thoughtsEnded ?? message.firstToken));
+  // an answer that came in one piece says nothing of the time between its tokens
+  const speed = writing > 0.1 ? (made - 1) / writing : made / message.seconds;
+  if (made > 1) facts.push(`${speed.toFixed(1)} tokens/s`);
+  if (message.firstToken !== undefined) facts.push(`first after ${message.firstToken.toFixed(2)} s`);
+  if (message.usage) facts.push(`${grouped(message.usage.total_tokens)}${context ? ` of ${grouped(context)}` : ""} tokens`);
+  if (message.finish && !["stop", "tool_calls"].includes(message.finish)) facts.push(`ended by ${message.finish}`);
+  return facts.join(", ");
 }
 
 function actions(message, thread, raw, editing) {

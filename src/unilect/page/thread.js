@@ -1,7 +1,7 @@
 /** A thread: a conversation with one model, what is said in it, and the answer that is on its way. */
 
 import { ask, endThoughts, newAnswer, requestBody } from "./answer.js";
-import { add, branch, newConversation, remove, showBranch } from "./conversation.js";
+import { add, branch, newConversation, parts, remove, said, showBranch } from "./conversation.js";
 import { save } from "./history.js";
 import { json, settings as server } from "./session.js";
 import { signal } from "./view.js";
@@ -52,8 +52,8 @@ export class Thread {
   }
 
   /** Say something behind a message (by default the last one), and have it answered. */
-  say(content, images = [], parent = this.conversation.peek().leaf) {
-    add(this.conversation.peek(), parent, { role: "user", content, images });
+  say(message, parent = this.conversation.peek().leaf) {
+    add(this.conversation.peek(), parent, { role: "user", ...message });
     return this.answer();
   }
 
@@ -123,8 +123,8 @@ export class Thread {
   }
 
   /** Say what a message of the user should have said, as another branch. */
-  edit(message, content) {
-    return this.say(content, message.images, message.parent);
+  edit(message, typed) {
+    return this.say({ ...said(typed, parts(message)[1]), images: message.images }, message.parent);
   }
 
   /** Show the branch of a message. */
