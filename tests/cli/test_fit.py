@@ -79,6 +79,17 @@ def test_a_file_and_a_folder(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_a_bound_between_need_and_most(hub: Hub, tmp_path: Path) -> None:
+    """A model that would outgrow the memory that is named does not fit into it, as a server with so much `memory` refuses it; no context is told."""
+    (free,) = told(hub, tmp_path, str(MODEL), "--context", "512")
+    size = free["ready_bytes"] // 1000 + 1
+    (bound,) = told(hub, tmp_path, str(MODEL), "--context", "512", "--memory", f"{size}KB")
+
+    assert bound["ready_bytes"] <= size * 1000 < bound["most_bytes"]
+    assert (True, False, 0) == (free["fits"], bound["fits"], bound["longest_context"])
+
+
+@pytest.mark.heavy
 def test_a_file_by_its_address(hub: Hub, tmp_path: Path) -> None:
     """A `file:` URL is the file that it names."""
     assert told(hub, tmp_path, str(MODEL)) == told(hub, tmp_path, f"file://{MODEL}")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
+from typing import Any
 
 from msgspec import Struct
 
@@ -68,10 +69,11 @@ def fit(source: str, context: int | None, parallel: int | None, memory: str | No
     room = Room(size, size)
     with _heads(source) as (files, sizes):
         rows = asyncio.run(_estimate(files, sizes, config, room))
+    told = [_record(row, room, here, bounded=memory is not None) for row in rows]
     if as_json:
-        tell(json.dumps([_record(row, room, here) for row in rows]))
+        tell(json.dumps(told))
         return
-    _print(rows, room, here)
+    _print(told, room, here)
 
 
 async def _estimate(
@@ -172,7 +174,17 @@ def _fetch_all(folder: Path, models: list[list[RemoteFile]]) -> list[Path]:
     return [came.result() for came in waits]
 
 
-def _record(row: _Row, room: Room, here: Room) -> dict[str, object]:
+def _record(row: _Row, room: Room, here: Room, bounded: bool) -> dict[str, Any]:
+    """
+    Return what is told of a model.
+
+    Args:
+        room: The memory to fit into.
+        here: That of this machine.
+        bounded: The memory is a bound as `memory` of a server, which refuses what could take more of it at any time.
+    """
+    most = row.need.ready + row.need.grows
+    fits = None if room.total is None else (most if bounded else row.need.ready) <= room.total
     return {
         "model": row.name,
         "quantization": row.quantization,
@@ -180,32 +192,31 @@ def _record(row: _Row, room: Room, here: Room) -> dict[str, object]:
         "context": row.context,
         "parallel": row.parallel,
         "ready_bytes": row.need.ready,
-        "most_bytes": row.need.ready + row.need.grows,
+        "most_bytes": most,
         "measured": row.need.measured,
-        "longest_context": row.longest,
-        "fits": None if room.total is None else row.need.ready <= room.total,
+        "longest_context": 0 if fits is False and row.longest >= row.context else row.longest,
+        "fits": fits,
         "fits_now": None if here.free is None else row.need.ready <= here.free,
     }
 
 
-def _print(rows: list[_Row], room: Room, here: Room) -> None:
+def _print(told: list[dict[str, Any]], room: Room, here: Room) -> None:
     from rich.filesize import decimal
 
     lines = []
-    for row in rows:
-        told = _record(row, room, here)
-        now = {True: "yes", False: "not beside what runs now", None: "?"}[told["fits_now"]]  # type: ignore[index]
+    for row in told:
+        now = {True: "yes", False: "not beside what runs now", None: "?"}[row["fits_now"]]
         lines.append(
             [
-                row.name,
-                row.quantization,
-                decimal(row.size),
-                str(row.context),
-                str(row.parallel),
-                decimal(row.need.ready) + (" (measured)" if row.need.measured else ""),
-                decimal(row.need.ready + row.need.grows),
-                str(row.longest or "-"),
-                "no" if told["fits"] is False else now,
+                row["model"],
+                row["quantization"],
+                decimal(row["download_bytes"]),
+                str(row["context"]),
+                str(row["parallel"]),
+                decimal(row["ready_bytes"]) + (" (measured)" if row["measured"] else ""),
+                decimal(row["most_bytes"]),
+                str(row["longest_context"] or "-"),
+                "no" if row["fits"] is False else now,
             ]
         )
     head = (

@@ -172,7 +172,10 @@ async def test_requests_at_a_time_that_nobody_has_set(
 
 
 def test_the_head_says_if_it_fits(tmp_path: Path) -> None:
-    """A model that is elsewhere fits where `estimate` says so of its head, whatever its size alone would say; the size counts where it has no head."""
+    """
+    A model that is elsewhere fits where `estimate` says so of its head, whatever its size alone would say, with what it grows to; the size counts
+    where it has no head.
+    """
     config, path = (
         ModelConfig(context=2048, parallel=1),
         shaped_gguf.make(tmp_path / "m.gguf", "llama"),
@@ -187,8 +190,9 @@ def test_the_head_says_if_it_fits(tmp_path: Path) -> None:
         )
         return may_fit(config, [file], memory)
 
-    assert need < path.stat().st_size + 512 * MIB
-    assert [False, False, True] == [fits(path, memory) for memory in (MIB, need - 1, need)]
+    assert need + MIB < path.stat().st_size + 512 * MIB
+    sizes = (MIB, need - 1, need + MIB)
+    assert [False, False, False, True] == [fits(path, memory) for memory in (*sizes, 2 * need)]
     assert [False, True] == [fits(tmp_path / "bad.gguf", memory * MIB) for memory in (500, 520)]
 
 

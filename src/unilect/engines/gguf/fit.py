@@ -374,8 +374,9 @@ def may_fit(config: ModelConfig, files: Sequence[RemoteFile], memory: int | None
     try:
         with tempfile.TemporaryDirectory(prefix="unilect-", ignore_cleanup_errors=True) as folder:
             path = fetch_heads(files, Path(folder), is_head)
-            need = asyncio.run(estimate(path, config, Room(total, total))).need.ready
-            return need <= total * (_FOR_LOADED if config.context is None else 1)
+            need = asyncio.run(estimate(path, config, Room(total, total))).need
+            most = need.ready if memory is None else need.ready + need.grows
+            return max(most, need.ready / (_FOR_LOADED if config.context is None else 1)) <= total
     except ConfigError as error:
         log.info("%s Its size alone says if it fits.", error)
         return size + size // 8 + _LEAST_BESIDE <= total
