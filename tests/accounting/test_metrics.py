@@ -108,6 +108,17 @@ def test_requests_that_end_early(batches: list[list[Event]], firsts: int, per_to
     assert value(metrics, "time_per_output_token_seconds_count", **LABELS) == per_token
 
 
+def test_the_pace_of_text_that_comes_in_the_end() -> None:
+    """An answer whose first text comes with its end, as one that begins like a stop text, was made in the time until then."""
+    metrics = Metrics()
+    meter = meter_of(metrics)
+    for batch in ([Finish("length")], [Usage(1, 3)]):
+        meter.see(batch)
+    meter.finish(200)
+
+    assert metrics.tokens_per_s("m") == pytest.approx(3 / (meter.first_token_s or 0))
+
+
 def test_what_was_used_so_far() -> None:
     """A request that is left is counted with what its events have told; one that ends, with what the backend says, if it does."""
     batches: list[list[Event]] = [[Progress(1, 5, 2)], [Progress(5, 5, 2), TextDelta("a")], [TextDelta("b", tokens=3)]]  # fmt: skip

@@ -113,7 +113,7 @@ class RequestAccounting(Tally):
         if self.first_token_s is None and tells(batch):
             series = self._series
             self.first_token_s = time.perf_counter() - self._start
-            self._is_whole = type(batch[-1]) is Usage
+            self._is_whole = type(batch[-1]) in _LAST
             series.waiting -= 1
             series.running += 1
             series.time_to_first_token.observe(self.first_token_s)
