@@ -172,10 +172,7 @@ async def test_requests_at_a_time_that_nobody_has_set(
 
 
 def test_the_head_says_if_it_fits(tmp_path: Path) -> None:
-    """
-    A model that is elsewhere fits where `estimate` says so of its head, whatever its size alone would say, with what it grows to; the size counts
-    where it has no head.
-    """
+    """A model that is elsewhere fits where `estimate` says so of its head, with what it grows to; the size alone counts where it has no head."""
     config, path = (
         ModelConfig(context=2048, parallel=1),
         shaped_gguf.make(tmp_path / "m.gguf", "llama"),
