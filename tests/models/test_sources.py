@@ -10,6 +10,7 @@ import pytest
 from support.backends.engine import chat
 from support.backends.leases import acquire
 from support.common.waiting import until
+from support.models import shaped_gguf
 from unilect.config.kinds import KIND_OF
 from unilect.config.server import Config, ModelConfig
 from unilect.config.store import StoreConfig
@@ -306,3 +307,20 @@ def test_entry_points_of_an_older_version(monkeypatch: pytest.MonkeyPatch) -> No
     config = ModelConfig(command="true --port {port}")
     with pytest.raises(ConfigError, match=r"models\.m: .*`command`.* Install `unilect` again"):
         backend(spec_of("m", "", config))
+
+
+def test_beside_a_pinned_model(tmp_path: Path) -> None:
+    """What nobody has set of a model is made to fit beside those that are pinned, wherever these stand, and it is refused for nothing that it has chosen itself."""
+    path = shaped_gguf.make(tmp_path / "m.gguf", "llama")
+    shown = {}
+    for pin in (True, False):
+        pinned = ModelConfig(source=str(path), context=2048, parallel=1, pin=pin)
+        models = {"open": ModelConfig(source=str(path), load="demand"), "pinned": pinned}
+        found = registry(Config(models=models, memory="480MiB"))
+        assert found.residency is not None
+        seats = {name: found.residency.take(model) for name, model in found.models.items()}
+        assert seats["open"] is not None
+        shown[pin] = found.models["open"].slots, found.residency.account.can_fit(seats["open"])
+
+    assert ["open", "pinned"] == [*seats]
+    assert {True: (2, True), False: (4, True)} == shown

@@ -414,7 +414,7 @@ class BackendSpec(Struct, frozen=True):
         checker: Compiles the grammars and schemas of clients; the server's only one.
         engines: The number of the server's engines.
         several_callers: The server has a key, as far as is known before it starts: there may be several callers.
-        memory_bytes: What all engines of the server may take together; None for all that is free.
+        memory_bytes: What all engines of the server may take together, beside pinned models; None for all that is free.
     """
 
     name: str

@@ -70,7 +70,7 @@ class Discovery:
     def __init__(self, config: Config, registry: Registry) -> None:
         self._tables = _tables(config)
         self._registry = registry
-        self._shared = sources.share(config, registry.checker) if self._tables else None
+        self._shared = self._share(config) if self._tables else None
         self._found: dict[str, set[str]] = {name: set() for name in self._tables}
         self._settled: dict[str, str] = {}  # by the source of a table
         self._down: set[str] = set()
@@ -81,6 +81,10 @@ class Discovery:
         self._watching: asyncio.Task[None] | None = None
         self._asked_at_s = -math.inf
         self._flawed = False
+
+    def _share(self, config: Config) -> sources.Shared:
+        shared = sources.share(config, self._registry.checker)
+        return sources.leave_room(shared, self._registry.models.values())
 
     async def start(self) -> None:
         """Ask every server once, and again from time to time, or for a name that nobody knows, until `aclose`."""
@@ -100,7 +104,7 @@ class Discovery:
         new settings.
         """
         own, prepared = _collect_own_names(config), Prepared()
-        shared = sources.share(config, self._registry.checker)
+        shared = self._share(config)
         new = {n: one for n, one in _tables(config).items() if self._tables.get(n) != one}
         self._down -= new.keys()
         self._crowded -= new.keys()
@@ -127,7 +131,7 @@ class Discovery:
             prepared: What `prepare` has returned for it.
         """
         before, self._tables = self._tables, _tables(config)
-        self._shared = sources.share(config, self._registry.checker) if self._tables else None
+        self._shared = self._share(config) if self._tables else None
         own = _collect_own_names(config)
         for found in self._found.values():
             found -= own

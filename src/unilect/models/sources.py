@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -94,15 +94,15 @@ def build_models(config: Config, checker: Checker, progress: Progress | None = N
     """
     models, found, made = models_of(config), ErrorCollector(), dict[str, Model]()
     common = share(config, checker, progress)
-    for name, one in models.items():
+    for name, one in sorted(models.items(), key=lambda item: not item[1].pin):
         if one.base is not None:
             continue
         with found:
             check_server(name, one, models)
         with found:
             of_table = model(name, one, *common)
-            if one.model != ALL:
-                made[name] = of_table
+            made |= {name: of_table} if one.model != ALL else {}
+            common = leave_room(common, [of_table])
     for name, one in models.items():
         if one.base is not None:
             check_preset(name, config.models[name], found)
@@ -124,6 +124,14 @@ class Shared(NamedTuple):
     engines: int
     several_callers: bool
     memory: int | None
+
+
+def leave_room(shared: Shared, models: Iterable[Model]) -> Shared:
+    """Return what models share that are made to fit beside those of these that are pinned."""
+    if shared.memory is None:
+        return shared
+    needs = [need.total for one in models if one.pinned and (need := one.memory_need())]
+    return shared._replace(memory=max(0, shared.memory - sum(needs)))
 
 
 def share(config: Config, checker: Checker, progress: Progress | None = None) -> Shared:
