@@ -67,7 +67,7 @@ BUDGETS = {
     "http": 1_087,
     "hub": 1_265,
     "limits": 1_108,
-    "models": 1_526,
+    "models": 1_534,
     "residency": 1_035,
     "runtime": 916,
     "scheduling": 1_037,
