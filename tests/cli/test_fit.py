@@ -90,6 +90,20 @@ def test_a_bound_between_need_and_most(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
+def test_a_file_of_a_store(hub: Hub, tmp_path: Path) -> None:
+    """A file that a store names by its digest is told by its name there."""
+    store, digest = tmp_path / ".ollama" / "models", "a" * 64
+    manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "latest"
+    for folder in (manifest.parent, store / "blobs"):
+        folder.mkdir(parents=True)
+    (store / "blobs" / f"sha256-{digest}").symlink_to(MODEL)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": f"sha256:{digest}", "size": MODEL.stat().st_size}  # fmt: skip
+    manifest.write_text(json.dumps({"schemaVersion": 2, "layers": [layer]}))
+
+    assert "ollama:tiny" == told(hub, tmp_path, "ollama:tiny")[0]["model"]
+
+
+@pytest.mark.heavy
 def test_a_file_by_its_address(hub: Hub, tmp_path: Path) -> None:
     """A `file:` URL is the file that it names."""
     assert told(hub, tmp_path, str(MODEL)) == told(hub, tmp_path, f"file://{MODEL}")

@@ -72,6 +72,7 @@ def test_sources(folder: Path, source: str, expected: str) -> None:
         ("chat_template", "a/t", "FOLDER/a/t"),
         ("chat_template", "vicuna_v1.1", "vicuna_v1.1"),
         ("chat_template", "{{ messages }}/x.jinja", "{{ messages }}/x.jinja"),
+        ("chat_template", "${DIR}/x.jinja", "FOLDER/${DIR}/x.jinja"),
         ("completion_template", "alpaca-completion", "alpaca-completion"),
         ("completion_template", "c.txt", "FOLDER/c.txt"),
         ("model", "a/b.gguf", "a/b.gguf"),

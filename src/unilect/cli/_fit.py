@@ -113,7 +113,7 @@ def _heads(source: str) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
     scheme, location = sources.split(source)
     path = expand(location) if sources.kind_of(scheme) in ("gguf", "hf") else None
     if path is not None and location and path.exists():
-        yield _local(path)
+        yield _local(path, source)
         return
     models = _remote(source, scheme, location)
     if len(models) > _MOST_FILES:
@@ -123,12 +123,12 @@ def _heads(source: str) -> Iterator[tuple[dict[str, Path], dict[str, int]]]:
         yield files, {name: sum(one.size for one in parts) for name, parts in models.items()}
 
 
-def _local(path: Path) -> tuple[dict[str, Path], dict[str, int]]:
-    """Return the models of a file or a folder on this machine."""
+def _local(path: Path, source: str) -> tuple[dict[str, Path], dict[str, int]]:
+    """Return the models of a file or a folder on this machine; one of a store that names its files by their digests goes by its source."""
     if not (path.is_file() or path.is_dir()):
         raise ConfigError(f"{path}: is neither a file nor a folder. Name a GGUF file, or a folder of them.")  # fmt: skip
     if path.is_file() or (path / "config.json").exists():
-        found = {path.name: path}
+        found = {path.name if path.suffix or path.is_dir() else source: path}
     else:
         found = {name: path / name for name in ggufs(one.name for one in path.iterdir())}
     if not found:

@@ -105,6 +105,8 @@ NAMES = [
     for flags in (*(flags for _, flags in _FLAGS.values()), *_SWITCHES.values(), *_LISTS.values())
     for flag in flags.split()
 ]
+#: Those, and the flags that have none.
+KNOWN = frozenset((*NAMES, *_WITHOUT.split(), *_WITH.split()))
 #: Flags that `api_like_OAI.py` has, too.
 _SHARED = ("--host", "--port", "--api-key")
 
@@ -131,7 +133,7 @@ class _Raising(Parser):
 
 def is_meant(arguments: Sequence[str]) -> bool:
     """Return True for llama-server's command line, and not that of the older `api_like_OAI.py`."""
-    own = {*NAMES, *_WITHOUT.split(), *_WITH.split()} - {*_SHARED}
+    own = KNOWN - {*_SHARED}
     return any(argument.partition("=")[0] in own for argument in arguments)
 
 
@@ -198,18 +200,17 @@ def import_flags(
 
 def _split_unknown(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words of known flags with their values, and the names of unknown flags, whose values are left out with them."""
-    known = {*NAMES, *_WITHOUT.split(), *_WITH.split()}
     words, unknown, drops = list[str](), list[str](), False
     for word in arguments:
         flag, equals, value = word.partition("=")
         if flag.startswith("--"):  # which llama-server takes with underscores, too
             flag = flag.replace("_", "-")
             word = f"{flag}{equals}{value}"
-        if _NUMBER.match(word) and words and words[-1] in known and not drops:
+        if _NUMBER.match(word) and words and words[-1] in KNOWN and not drops:
             words[-1] += f"={word}"  # which would be taken for a flag
             continue
         if word.startswith("-") and not _NUMBER.match(word):
-            drops = flag not in known
+            drops = flag not in KNOWN
             if drops:
                 unknown.append(flag[:64])
         if not drops:

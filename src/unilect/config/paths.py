@@ -69,9 +69,13 @@ def output(text: str, move: Move) -> str:
 
 
 def template(text: str, move: Move) -> str:
-    """Change a path among templates; Jinja has braces, and the names of formats have neither a slash nor a file's ending."""
-    is_jinja = "{" in text or "\n" in text
-    return move(text) if not is_jinja and ("/" in text or _FILE_NAME.search(text)) else text
+    """Change a path among templates; the names of formats have neither a slash nor a file's ending."""
+    return move(text) if not is_jinja(text) and ("/" in text or _FILE_NAME.search(text)) else text
+
+
+def is_jinja(text: str) -> bool:
+    """Return True for a template in Jinja, which has marks of it; `${NAME}` in a path is none."""
+    return "\n" in text or any(mark in text for mark in ("{{", "{%", "{#"))
 
 
 def draft(text: str, move: Move) -> str:

@@ -22,6 +22,7 @@ import jinja2.meta
 import msgspec
 from msgspec import Struct
 
+from unilect.config.paths import is_jinja
 from unilect.config.plain_file import read_plain
 from unilect.core.errors import ConfigError, InvalidRequest
 from unilect.core.requests import Message, TextPart
@@ -169,7 +170,7 @@ def read(given: str) -> Format:
     """
     if (found := _by_name().get(given)) is not None:
         return found
-    if "{" in given or "\n" in given:
+    if is_jinja(given):
         return Format(template=given)
     try:
         return Format(template=read_plain(given, 4 * MAX_TEMPLATE).decode())

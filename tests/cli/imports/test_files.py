@@ -127,10 +127,10 @@ def test_keys(text: str, kind: str, keys: list[str] | None, words: str) -> None:
 def test_paths_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables in paths have their values, and one that is not set is told."""
     monkeypatch.setenv("MODELS_HERE", "/m")
-    models = "{a: {cmd: 'llama-server -m ${env.MODELS_HERE}/a.gguf'}, b: {cmd: 'llama-server -m ${env.NOT_SET_HERE}/b.gguf'}}"
+    models = "{a: {cmd: 'llama-server -m ${env.MODELS_HERE}/a.gguf --chat-template-file ${env.MODELS_HERE}/t'}, b: {cmd: 'llama-server -m ${env.NOT_SET_HERE}/b.gguf'}}"
     config, remarks = of_text(f"models: {models}", "llama-swap")
 
-    assert "/m/a.gguf" == config["models"]["a"]["source"]
+    assert ("/m/a.gguf", "/m/t") == tuple(config["models"]["a"][one] for one in ("source", "chat_template"))  # fmt: skip
     assert "the variable NOT_SET_HERE is not set" in remarks
 
 
@@ -346,6 +346,16 @@ def test_remarks_behind_values() -> None:
     (table,) = of_text(text, "llama-server")[0]["models"].values()
 
     assert (512, {"temperature": 0.5}) == (table["context"], table["defaults"])
+
+
+def test_sections_of_files() -> None:
+    """A section that is called as a file is that file, whose folder is the router's; a flag with a short name is what it is on a command line."""
+    config, remarks = of_text("[m-Q6_K.gguf]\nub = 4096\nngl = 99", "llama-server")
+    (table,) = config["models"].values()
+
+    assert "/etc/x/m-Q6_K.gguf" == table["source"]
+    assert "m-Q6_K.gguf: put the path of the router's folder" in remarks
+    assert "-ub: no effect" in remarks
 
 
 @pytest.mark.parametrize(

@@ -287,11 +287,14 @@ def _add_preset(name: str, values: dict[str, str], draft: Draft) -> None:
     loads = values.pop(_LOADS, "") in (name, *_TRUE)
     words = list[str]()
     for key, value in values.items():
-        flag = next((one for one in (f"--{key}", f"-{key}") if one in llama_server.NAMES), f"--{key}")  # fmt: skip
+        flag = next((one for one in (f"--{key}", f"-{key}") if one in llama_server.KNOWN), f"--{key}")  # fmt: skip
         flag = flag_of(key) or flag
         words += _flag(flag, value)
-    hub = f"gguf:{name}" if re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}(:[\w.-]{1,32})?", name) else None  # fmt: skip
-    made = with_model(words, draft, name, hub)
+    model = f"gguf:{name}" if re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}(:[\w.-]{1,32})?", name) else None  # fmt: skip
+    if name.lower().endswith(".gguf"):  # in a folder that the command line of the router names
+        model = draft.place(name)
+        draft.remark(f"{name[:128]}: put the path of the router's folder (--models-dir) before it.")
+    made = with_model(words, draft, name, model)
     if made is not None and not loads:
         draft.models[made]["load"] = "demand"
 
