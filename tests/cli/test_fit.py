@@ -90,9 +90,10 @@ def test_a_bound_between_need_and_most(hub: Hub, tmp_path: Path) -> None:
 
 
 @pytest.mark.heavy
-def test_a_file_of_a_store(hub: Hub, tmp_path: Path) -> None:
+def test_a_file_of_a_store(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that a store names by its digest is told by its name there."""
-    store, digest = tmp_path / ".ollama" / "models", "a" * 64
+    store, digest = tmp_path / "store", "a" * 64
+    monkeypatch.setenv("OLLAMA_MODELS", str(store))
     manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "latest"
     for folder in (manifest.parent, store / "blobs"):
         folder.mkdir(parents=True)
