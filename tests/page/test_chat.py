@@ -432,7 +432,8 @@ async def test_an_import_that_goes_round(page: "Page") -> None:
     }
     found = await page.evaluate(
         """async (found) => {
-          const { branch, readExport } = await import("/page/conversation.js");
+          const { branch } = await import("/page/conversation.js");
+          const { readExport } = await import("/page/exports.js");
           const read = readExport(found);
           return Object.keys(read.nodes).map((leaf) => branch(read, leaf).map((one) => one.id).join(""));
         }""",

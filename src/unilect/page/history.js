@@ -4,7 +4,7 @@
  * A list of heads (`{ id, title, at, text }`; `text` is what a search looks at) is read at once; the messages of one when it is opened.
  */
 
-import { branch, join, readExport, titleOf } from "./conversation.js";
+import { branch, join, titleOf } from "./conversation.js";
 import { signal } from "./view.js";
 
 const NAME = "unilect";
@@ -113,6 +113,7 @@ export async function importText(text) {
     throw new Error("This file holds no JSON.");
   }
   const list = Array.isArray(found) ? found : (found?.conversations ?? [found]);
+  const { readExport } = await import("./exports.js"); // a first visit does not wait for it
   const known = list.map(readExport).filter(Boolean);
   if (!known.length) throw new Error("This file holds no conversation of this page or of llama-server's.");
   for (const one of known) await save(one, true);
