@@ -185,19 +185,24 @@ def test_the_tokenizer_of_an_adapter(tmp_path: Path) -> None:
 
 
 def test_ollama() -> None:
-    """Models come from `--model`, and the address, the origins and the context from Ollama's variables."""
+    """Models come from `--model`, and the address, the origins and options from Ollama's variables, as far as they have an effect on a model."""
     given = {
         "OLLAMA_HOST": "0.0.0.0:7000",
         "OLLAMA_ORIGINS": "http://a,http://b",
         "OLLAMA_CONTEXT_LENGTH": "4096",
+        "OLLAMA_NUM_PARALLEL": "2",
+        "OLLAMA_KEEP_ALIVE": "1h",
+        "OLLAMA_KV_CACHE_TYPE": "q8_0",
+        "OLLAMA_MAX_QUEUE": "",
         "OLLAMA_FLASH_ATTENTION": "1",
     }
     done = setup("ollama", ["--model", "a/x.gguf,y=http://h/v1", "--api-key", "k"], given)
     plain = setup("ollama", [], {})
 
-    assert {"x": ("a/x.gguf", 4096), "y": ("http://h/v1", 4096)} == {
-        name: (one.source, one.context) for name, one in done.config.models.items()
-    }
+    assert {"x": ("a/x.gguf", 4096, 2, 3600.0, "q8_0"), "y": ("http://h/v1", None, None, 3600.0, "f16")} == {
+        name: (one.source, one.context, one.parallel, one.idle_stop_s, one.cache_type_v)
+        for name, one in done.config.models.items()
+    }  # fmt: skip
     assert ("0.0.0.0", 7000) == (done.config.host, done.config.port)
     assert ["http://a", "http://b"] == done.config.allowed_origins
     assert ["OLLAMA_FLASH_ATTENTION: no effect; see docs/configuration.md for the options."] == (
@@ -233,6 +238,7 @@ def test_origins_that_are_none() -> None:
         ("alpaca", ["--base_model", "folder", "--alpha", "0.5"], {}, "--alpha"),
         ("ollama", [], {"OLLAMA_HOST": "h:many"}, "OLLAMA_HOST"),
         ("ollama", [], {"OLLAMA_CONTEXT_LENGTH": "long"}, "OLLAMA_CONTEXT_LENGTH"),
+        ("ollama", [], {"OLLAMA_KEEP_ALIVE": "long"}, "OLLAMA_KEEP_ALIVE"),
         ("ollama", ["--model", "x.nothing"], {}, "x.nothing"),
     ],
 )

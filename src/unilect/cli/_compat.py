@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from unilect.cli import _llama_server as llama_server
+from unilect.cli import _ollama_variables as ollama_variables
 from unilect.config import load as config_load
 from unilect.config import server as configuration
 from unilect.config.cors import is_origin
@@ -128,7 +129,7 @@ _OURS = [
     Flag("--insecure-no-auth", False, "listen beyond loopback without a key (unilect's own)"),
     Flag("--api-key", None, "API key for clients (unilect's own)"),
 ]
-_OLLAMA_VARIABLES = ("OLLAMA_HOST", "OLLAMA_ORIGINS", "OLLAMA_CONTEXT_LENGTH")
+_OLLAMA_VARIABLES = ("OLLAMA_HOST", "OLLAMA_ORIGINS", *ollama_variables.NAMES)
 _ALIASES = ["gpt-3.5-turbo", "text-davinci-003", "text-embedding-ada-002"]
 #: Flags of Alpaca's server for its transformers model, and the values at which each asks for nothing.
 _TRANSFORMERS = {"tokenizer_path": (None,), "load_in_8bit": (False,), "alpha": ("1.0", "1")}
@@ -400,10 +401,9 @@ def _alpaca(given: Values, env: Mapping[str, str], done: Setup) -> Values:
 
 def _ollama(given: Values, env: Mapping[str, str], done: Setup) -> Values:
     models: dict[str, Values] = {}
-    context = _number(env, "OLLAMA_CONTEXT_LENGTH")
     for argument in given["model"].split(","):
         name, source = name_source(argument, models)
-        models[name] = {"source": source} | ({"context": context} if context else {})
+        models[name] = {"source": source} | ollama_variables.model_options(env, source)
     values: Values = {"models": models}
     if host := env.get("OLLAMA_HOST", ""):
         values["address"] = _ollama_address(host)
