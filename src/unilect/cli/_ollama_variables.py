@@ -4,24 +4,20 @@ Ollama's variables about models, as options here.
 Source: https://github.com/ollama/ollama/blob/main/envconfig/config.go
 """
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from unilect.config.model import ModelConfig
-from unilect.core.errors import ConfigError, InvalidRequest
-from unilect.dialects.ollama.durations import seconds_of
+from unilect.core.durations import parse_duration
+from unilect.core.errors import ConfigError
 from unilect.models.sources import kind_of, split
 
 _LEAST_IDLE_S = 0.1  # Ollama's 0 is at once
 
 
 def _idle_s(text: str) -> float | None:
-    try:
-        seconds = seconds_of(text)
-    except InvalidRequest as error:
-        raise ValueError(text) from error
-    return None if math.isinf(seconds) else max(_LEAST_IDLE_S, seconds)
+    seconds = parse_duration(text)
+    return None if seconds < 0 else max(_LEAST_IDLE_S, seconds)
 
 
 #: variable -> the options, what it may be, and how it is read; where it reads as nothing it is Ollama's word for its default

@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeAlias
 from unilect.api.backend import Capabilities
 from unilect.api.parameters.rules import parameters_of
 from unilect.core.bounds import check_free_form
+from unilect.core.durations import parse_duration
 from unilect.core.errors import InvalidRequest
 from unilect.core.requests import Request
-from unilect.dialects.ollama.durations import seconds_of
 from unilect.dialects.openai.completions import stop_words
 
 
@@ -56,6 +56,7 @@ _ACCEPTED: dict[str, Kind] = {
     **_kinds("boolean", "use_mmap use_mlock numa low_vram"),
 }
 _OWN: dict[str, Kind] = _kinds("integer", "num_predict num_ctx")
+_MOST_SECONDS = 10 * 365 * 86400.0  # a longer time is for ever
 _ALL = _SAME | _ACCEPTED | _OWN
 #: Our name of a parameter -> Ollama's, for errors.
 NAMES = {
@@ -179,3 +180,23 @@ def think_fields(think: bool | str | None, can: Capabilities, model: str) -> dic
     if isinstance(think, str):
         return {"reasoning_effort": _EFFORTS[think]}
     return {"chat_template_kwargs": {"enable_thinking": True}}
+
+
+def seconds_of(keep_alive: float | str) -> float:
+    """
+    `keep_alive` in seconds; infinite where it is negative.
+
+    >>> seconds_of("1h30m"), seconds_of(-1)
+    (5400.0, inf)
+
+    Raises:
+        InvalidRequest: It is no duration.
+    """
+    try:
+        seconds = parse_duration(keep_alive) if isinstance(keep_alive, str) else float(keep_alive)
+    except ValueError as error:
+        raise InvalidRequest.at(
+            "keep_alive",
+            f'is {keep_alive[:50]!r}, and no duration. Send seconds as a number, or a text such as "5m" or "1h30m".',  # type: ignore[index]
+        ) from error
+    return math.inf if seconds < 0 or seconds > _MOST_SECONDS else seconds
