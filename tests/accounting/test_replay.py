@@ -39,6 +39,17 @@ def test_what_cannot_be_loaded() -> None:
     assert (2, Counter(a=1), 0) == (told.too_large, told.loads, told.queued)
 
 
+def test_pinned_models_stay() -> None:
+    """A pinned model is loaded at the start, whether it is asked for or not, and leaves others what is left; without room for it nothing is answered."""
+    told = replay(asked("bcbca"), NEEDS, 8, ["a", "far"])
+    none = replay(asked("ab"), NEEDS, 7, ["a", "c"])
+
+    assert (Counter(a=1, b=2, c=2), 5 * 4, 0) == (told.loads, told.read_bytes, told.too_large)
+    assert Counter(a=1, b=1) == replay(asked("bb"), NEEDS, 8, ["a"]).loads
+    assert (2, Counter(), 0) == (none.too_large, none.loads, none.read_bytes)
+    assert 1 == replay(asked("b"), NEEDS, 7, ["a"]).too_large
+
+
 @given(st.text("abc", max_size=60), st.integers(0, 3), st.integers(4, 16))
 def test_more_memory_is_never_worse(text: str, duration_s: int, memory: int) -> None:
     """Of models of one size a larger memory needs no more loads, each that is asked for at least one, and none more than it is asked."""

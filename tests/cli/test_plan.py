@@ -68,6 +68,16 @@ def test_plan(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "far: 1 requests are left out" in told
 
 
+def test_a_pinned_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A pinned model has its place in each memory, also where nobody asked for it: the others exchange what is left."""
+    asyncio.run(fill(f"sqlite:///{file.parent / 'store.db'}", "b preset b"))
+    file.write_text(file.read_text().replace("[models.b]", "pin = true\n[models.b]"))
+    plan.show(file, ["64GiB"], "30d", True)
+    (memory,) = json.loads(capsys.readouterr().out)["memories"]
+
+    assert {"a": 1, "b": 1} == memory["loads"]
+
+
 @pytest.mark.parametrize(
     ("memory", "since", "told"),
     [

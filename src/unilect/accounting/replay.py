@@ -1,11 +1,12 @@
 """
 Replays the requests of a ledger with a memory of another size: which models would have been loaded, and for whom.
 
-A model stays until another one needs its place; then the idle one goes that was asked least recently. One that answers stays.
+A model stays until another one needs its place; then the idle one goes that was asked least recently. One that answers stays, and a pinned one
+always.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -47,26 +48,39 @@ class Replay(Struct):
     too_large: int = 0
 
 
-def replay(requests: Iterable[PastRequest], needs: Mapping[str, int], memory_bytes: int) -> Replay:
+def replay(
+    requests: Iterable[PastRequest],
+    needs: Mapping[str, int],
+    memory_bytes: int,
+    pinned: Collection[str] = (),
+) -> Replay:
     """
     Replay requests.
 
     Args:
         requests: In the order in which they came; those to models without a need are left out.
         needs: Bytes of each model.
+        pinned: Models that are loaded at the start, and stay. Without room for all of them nothing can be answered.
     """
     told, busy_until, used = Replay(memory_bytes), OrderedDict[str, float](), 0
+    stay = {name: needs[name] for name in pinned if name in needs}
+    room = memory_bytes - sum(stay.values())
+    if room >= 0:
+        told.loads.update(stay.keys())
+        told.read_bytes = memory_bytes - room
     begins = dict[str, float]()  # of a model that is in memory: not before this it answers
     for request in requests:
         name = request.model
         if (need := needs.get(name)) is None:
             continue
-        if need > memory_bytes:
+        if room < 0 or (name not in stay and need > room):
             told.too_large += 1
+            continue
+        if name in stay:
             continue
         if name not in busy_until:
             now = request.at
-            while used + need > memory_bytes:
+            while used + need > room:
                 idle = next((one for one, until in busy_until.items() if until <= now), None)
                 if idle is None:
                     now = min(busy_until.values())

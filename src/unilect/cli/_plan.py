@@ -41,7 +41,8 @@ def show(config: Path | None, memory: Sequence[str], since: str, as_json: bool) 
             "the ledger has no requests of that time. It is written for servers with keys or limits, or with `ledger` in [store]."
         )
     asked = Counter(one.model for one in requests)
-    replays = [replay(requests, needs, size) for size in sizes]
+    pinned = [model.name for model in registry.bases if model.pinned]
+    replays = [replay(requests, needs, size, pinned) for size in sizes]
     if as_json:
         tell(json.dumps(_report(needs, asked, replays)))
         return
