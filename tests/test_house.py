@@ -30,13 +30,13 @@ MAX_ROOMS = 30
 #: Lines of code in each package, without docstrings, comments and blank lines.
 BUDGETS = {
     "": 17,
-    "accounting": 955,
+    "accounting": 967,
     "adapt": 972,
     "answers": 1_479,
     "api": 168,
     "api/parameters": 678,
     "auth": 340,
-    "cli": 5_231,
+    "cli": 5_232,
     "cli/bench": 1_021,
     "cli/connect": 408,
     "cli/imports": 1_090,
