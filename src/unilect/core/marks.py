@@ -1,6 +1,7 @@
 """Marks in text that comes in pieces: what of its end may still become one."""
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 
@@ -15,9 +16,9 @@ def count_overlap(text: str, word: str) -> int:
 
 def count_overlaps(text: str, words: tuple[str, ...]) -> int:
     """The length of the longest end of a text that begins one of some words, and is none of them as a whole."""
-    beginnings, longest = _beginnings(words)
-    sizes = range(min(longest, len(text)), 0, -1)
-    return next((size for size in sizes if text[-size:] in beginnings), 0)
+    beginning, longest = _beginning_of(words)
+    found = beginning.search(text, max(0, len(text) - longest))
+    return len(text) - found.start() if found is not None else 0
 
 
 def split_at(text: str, words: tuple[str, ...]) -> tuple[str, str, str]:
@@ -30,10 +31,18 @@ def split_at(text: str, words: tuple[str, ...]) -> tuple[str, str, str]:
 
 
 @lru_cache(64)
-def _beginnings(words: tuple[str, ...]) -> tuple[frozenset[str], int]:
-    """Everything that words begin with and that is not all of them, and the length of the longest."""
-    found = frozenset(word[:size] for word in words for size in range(1, len(word)))
-    return found, max(map(len, found), default=0)
+def _beginning_of(words: tuple[str, ...]) -> tuple[re.Pattern[str], int]:
+    """Compile a pattern that finds the beginning of a word at the end of a text, and return it with the longest's length."""
+    return re.compile(_beginning(words) + "(?!)"), max(map(len, words), default=1) - 1
+
+
+def _beginning(words: Iterable[str]) -> str:
+    """Write the tree of what words begin with that is not all of them, each branch followed by what else it may be."""
+    rests: dict[str, list[str]] = {}
+    for word in words:
+        if len(word) > 1:
+            rests.setdefault(word[0], []).append(word[1:])
+    return "".join(rf"{re.escape(one)}(?:{_beginning(rest)}\Z)|" for one, rest in rests.items())
 
 
 @lru_cache(64)

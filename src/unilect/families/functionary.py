@@ -15,7 +15,7 @@ from unilect.families._writing import dumped
 from unilect.families.gpt_oss import ChannelScanner
 
 _BEGIN = ">>>"
-_HEAD = re.compile(r"(?:>>>){1,2}([\w.-]{1,128})\n")
+_HEAD = re.compile(r">>>(?:>>>)?([\w.-]{1,128})\n")
 _OPEN_HEAD = re.compile(r">{1,6}[\w.-]{0,128}\Z")
 _MOST_HEAD = 134
 
