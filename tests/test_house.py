@@ -43,7 +43,7 @@ BUDGETS = {
     "config": 2_898,
     "constraints": 1_408,
     "constraints/process": 674,
-    "core": 959,
+    "core": 965,
     "demo": 15,
     "dialects": 374,
     "dialects/fastchat": 902,
