@@ -139,3 +139,18 @@ async def test_a_long_text_that_is_pasted(visitor: Visitor, server: Operated, sl
     await holds(page, f"{_ANSWERS} === 1 && {_LIST}.textContent.includes('2 / 2')")
 
     assert "Count:\n\n" + "c" * 2_000_000 == slow.asked[1]["messages"][-1]["content"]
+
+
+async def test_a_look_at_another_view(reader: "Page", slow: Slow) -> None:
+    """An answer goes on while another view is looked at, and the conversation and what is being written are there again."""
+    await say(reader, "and now?")
+    await until(lambda: len(slow.asked) == 2)
+    await reader.fill("#composer", "half a thought")
+    await reader.click("nav >> text=Connect")
+    await holds(reader, f"location.hash === '#connect' && !{_LIST}")
+    slow.lines.put_nowait("said meanwhile")
+    await reader.click("nav >> text=Chat")
+    await holds(reader, f"{_LIST}?.textContent.includes('said meanwhile') && {_IS_AT_END}")
+    assert "half a thought" == await reader.input_value("#composer")
+    slow.lines.put_nowait(None)
+    await holds(reader, f"{_ANSWERS} === 2")

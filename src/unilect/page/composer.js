@@ -8,6 +8,9 @@ const LONG = 20_000; // characters that fill the field, whatever they are
 /** Characters of a pasted text that is attached: the browser lays the field out for seconds where there are some millions. */
 const MANY = 100_000;
 const MAX_IMAGE_BYTES = 12 * 1024 * 1024;
+/** What is written and attached, and not said yet: it is there again behind a look at another view. */
+const [images, texts] = [signal([]), signal([])];
+let draft = "";
 
 /**
  * Show the composer.
@@ -17,15 +20,17 @@ const MAX_IMAGE_BYTES = 12 * 1024 * 1024;
  * @param onStop stops the answers
  */
 export function composerView(isRunning, onSay, onStop) {
-  const images = signal([]);
-  const texts = signal([]);
   const trouble = signal("");
   const field = h("textarea", {
     id: "composer",
     rows: 1,
+    value: draft,
     placeholder: matchMedia("(hover: hover) and (width > 40rem)").matches ? "Ask anything. Enter sends, Shift+Enter begins a line." : "Ask anything",
     "aria-label": "Your message",
-    oninput: () => fit(field),
+    oninput: () => {
+      draft = field.value;
+      fit(field);
+    },
     onkeydown: (event) => {
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) say(event);
       if (event.key === "Escape" && isRunning()) onStop();
@@ -57,7 +62,7 @@ export function composerView(isRunning, onSay, onStop) {
     const text = field.value.trim();
     const message = { ...said(text, texts.peek().join("\n\n")), images: images.peek() };
     if (isRunning() || (!message.content && !message.images.length)) return;
-    field.value = "";
+    draft = field.value = "";
     fit(field);
     images.value = [];
     texts.value = [];
@@ -65,7 +70,10 @@ export function composerView(isRunning, onSay, onStop) {
     onSay(message);
   }
 
-  queueMicrotask(() => matchMedia("(hover: hover)").matches && field.focus());
+  queueMicrotask(() => {
+    if (draft) fit(field);
+    if (matchMedia("(hover: hover)").matches) field.focus();
+  });
   return h(
     "form.composer",
     { onsubmit: say, ondragover: (event) => hasFiles(event) && event.preventDefault(), ondrop: (event) => hasFiles(event) && (event.preventDefault(), attach(event.dataTransfer.files)) },

@@ -4,13 +4,13 @@ import { askEarly } from "./catalogue.js";
 import { loadSettings, setKey, settings, shareKeys, takeKeyFromAddress, wanted } from "./session.js";
 import { addStyles, computed, effect, h, mount, signal } from "./view.js";
 
-/** The views: a name in the address, a title, the module whose `show(rest)` makes it, and its styles beside those of the chat. */
+/** The views: a name in the address, what followed it last, a title, the module whose `show(rest)` makes it, and its styles beside those of the chat. */
 const VIEWS = [
-  { name: "chat", title: "Chat", load: () => import("./chat.js"), styles: [] },
-  { name: "live", title: "Live", load: () => import("./live.js"), styles: ["live.css", "plot.css"] },
-  { name: "keys", title: "Keys & usage", load: () => import("./keys.js"), styles: ["live.css"] },
-  { name: "connect", title: "Connect", load: () => import("./connect.js"), styles: ["live.css"] },
-  { name: "api", title: "API", load: () => import("./api.js"), styles: ["live.css"] },
+  { name: "chat", rest: signal(""), title: "Chat", load: () => import("./chat.js"), styles: [] },
+  { name: "live", rest: signal(""), title: "Live", load: () => import("./live.js"), styles: ["live.css", "plot.css"] },
+  { name: "keys", rest: signal(""), title: "Keys & usage", load: () => import("./keys.js"), styles: ["live.css"] },
+  { name: "connect", rest: signal(""), title: "Connect", load: () => import("./connect.js"), styles: ["live.css"] },
+  { name: "api", rest: signal(""), title: "API", load: () => import("./api.js"), styles: ["live.css"] },
 ];
 const THEMES = ["auto", "light", "dark"];
 
@@ -33,7 +33,7 @@ async function showView(main) {
   try {
     const [module] = await Promise.all([one.load(), ...one.styles.map(addStyles)]);
     if (one !== view.peek()) return;
-    endView = mount(main, () => module.show(computed(() => place(address.value)[1])));
+    endView = mount(main, () => module.show(one.rest));
     document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   } catch (error) {
     endView = mount(main, () => h("p.notice.bad", { role: "alert" }, `This part of the page could not be loaded: ${error.message}`));
@@ -51,7 +51,7 @@ function header() {
       "nav",
       { "aria-label": "Views" },
       VIEWS.map((one) =>
-        h("a", { href: `#${one.name}`, "aria-current": () => (view.value === one ? "page" : null) }, one.title),
+        h("a", { href: () => `#${one.name}${one.rest.value && "/"}${one.rest.value}`, "aria-current": () => (view.value === one ? "page" : null) }, one.title),
       ),
     ),
     h(
@@ -113,6 +113,9 @@ function start() {
   document.body.append(h("a.skip", { href: "#view", onclick: (event) => (event.preventDefault(), main.focus()) }, "Skip to the view"), header(), main, keyDialog());
   addEventListener("hashchange", () => (address.value = location.hash));
   address.value = location.hash;
+  effect(() => {
+    view.value.rest.value = place(address.value)[1];
+  });
   effect(() => {
     localStorage.setItem("unilect.theme", theme.value);
     document.documentElement.dataset.theme = theme.value;
