@@ -133,7 +133,7 @@ def test_files_of_one_name(hub: Hub, tmp_path: Path) -> None:
         (["http://127.0.0.1:9/v1"], "Name one, or a model of the Hugging Face hub as org/repo"),
         (["~nosuchuser/x.gguf"], "there is no user of that name"),
         (["ollama:none"], "no such model in the store of Ollama"),
-        (["org/bad"], "not a valid GGUF file"),
+        (["org/bad"], "unilect: x.gguf is not a valid GGUF file"),
         ([str(MODEL), "--memory", "much"], "--memory: 'much' is no size"),
         ([str(MODEL), "--context", "99999"], "exceeds the model's maximum context length"),
         ([str(Path(__file__).parent)], "holds no model"),

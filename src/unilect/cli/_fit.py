@@ -94,7 +94,10 @@ async def _estimate(
                 )
             )
             continue
-        found = await gguf.estimate(path, config, room)
+        try:
+            found = await gguf.estimate(path, config, room)
+        except ConfigError as error:  # of its head, which has a path for now
+            raise ConfigError(str(error).replace(str(path), name)) from error
         bits = quantization(name) or found.quantization or "-"
         rows.append(
             _Row(name, bits, sizes[name], found.context, found.parallel, found.need, found.longest)

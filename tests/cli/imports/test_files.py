@@ -348,6 +348,44 @@ def test_remarks_behind_values() -> None:
     assert (512, {"temperature": 0.5}) == (table["context"], table["defaults"])
 
 
+COMPOSE = """
+services:
+  a:
+    image: ghcr.io/ggml-org/llama.cpp:server
+    volumes: [./models:/models]
+    environment: {LLAMA_ARG_MODEL: /models/a.gguf, LLAMA_ARG_CTX_SIZE: 4096, CUDA_VISIBLE_DEVICES: 0}
+  b:
+    image: ghcr.io/ggml-org/llama.cpp:server-cuda
+    command: -m /m/b.gguf -c 512
+  c:
+    image: ghcr.io/ggml-org/llama.cpp:server
+    environment: [LLAMA_ARG_MODEL=/m/c.gguf]
+    command: ["--pooling", "mean"]
+  web:
+    image: open-webui
+"""
+
+
+def test_services_of_compose() -> None:
+    """A service of Docker Compose is what its container is started with; one that is no llama-server is told."""
+    config, remarks = of_text(COMPOSE, "llama-server")
+    a, b, c = config["models"].values()
+
+    assert [("/etc/x/models/a.gguf", 4096), ("/m/b.gguf", 512)] == [(one["source"], one["context"]) for one in (a, b)]  # fmt: skip
+    assert ("/m/c.gguf", "mean") == (c["source"], c["pooling"])
+    assert "services.web: is no llama-server." in remarks
+    assert "CUDA_VISIBLE_DEVICES: set it for unilect" in remarks
+
+
+def test_a_list_that_has_no_effect() -> None:
+    """A list that another kind of source has is left out, though each of its items is right."""
+    config, remarks = of_text("FROM nowhere-here\nADAPTER ./l.gguf", "ollama")
+
+    assert "lora" not in config["models"]["x"]
+    assert "lora: applies to GGUF models" in remarks
+    assert "/etc/x: there is no such file" in of_text("FROM .", "ollama")[1]
+
+
 def test_sections_of_files() -> None:
     """A section that is called as a file is that file, whose folder is the router's; a flag with a short name is what it is on a command line."""
     config, remarks = of_text("[m-Q6_K.gguf]\nub = 4096\nngl = 99", "llama-server")

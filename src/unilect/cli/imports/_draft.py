@@ -268,7 +268,8 @@ class Draft:
             for step in within:
                 table = table[step] if isinstance(table.get(step), dict) else {}
             value = table.pop(option, None)
-            if isinstance(value, list) and not within and (good := _good_items(option, value)):
+            good = _good_items(option, value) if isinstance(value, list) and not within else []
+            if 0 < len(good) < len(value or ()):  # it is about an item
                 table[option] = good
             self.remark(f"{error} Left out.", name)
 

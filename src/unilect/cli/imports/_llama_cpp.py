@@ -1,13 +1,14 @@
 """
-llama-server's command lines, in a file as a shell reads it, and its presets of models, an INI file.
+llama-server's command lines, in a file as a shell, systemd or Docker Compose reads it, and its presets of models, an INI file.
 
 Source: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
+from typing import Any
 
 from unilect.cli import _llama_server as llama_server
 from unilect.cli.imports._draft import Draft
@@ -120,15 +121,38 @@ def read_commands(text: str, draft: Draft) -> None:
             draft.remark(f"{words[0][:64]}: is no command line of llama-server.")
             continue
         found = True
-        for name in _variables(words):
-            if not flag_of(name):
-                draft.remark(f"{name[:128]}: set it for unilect, whose engines inherit it.")
-        if _take(flags, "--models-preset") is not None:
-            draft.remark("--models-preset: import that file by itself.")
-        folder = _take(flags, "--models-dir")
-        with_model(flags, draft, model=folder and draft.place(folder))
+        _add_started(words, flags, draft)
     if not found:
         raise ConfigError("no command line of llama-server was found.")
+
+
+def _add_started(words: Sequence[str], flags: list[str], draft: Draft) -> None:
+    """Take in the model of a command that starts llama-server."""
+    for name in _variables(words):
+        if not flag_of(name):
+            draft.remark(f"{name[:128]}: set it for unilect, whose engines inherit it.")
+    if _take(flags, "--models-preset") is not None:
+        draft.remark("--models-preset: import that file by itself.")
+    folder = _take(flags, "--models-dir")
+    with_model(flags, draft, model=folder and draft.place(folder))
+
+
+def read_services(services: Mapping[str, Any], draft: Draft) -> None:
+    """Take in the models of the services of Docker Compose, each as the command that starts its container."""
+    for name, value in services.items():
+        service, where = draft.mapping(value, f"services.{name}"), f"services.{name}"
+        given = service.get("environment") or []
+        pairs = [f"{key}={one}" for key, one in given.items()] if isinstance(given, dict) else given
+        command = service.get("command") or []
+        words = ["docker", "run"]
+        for flag, items in (("-v", service.get("volumes")), ("-e", pairs)):
+            words += [word for one in draft.items(items, f"{where} {flag}") for word in (flag, str(one))]  # fmt: skip
+        words.append(draft.text(service.get("image"), f"{where}.image"))
+        words += [*map(str, command)] if isinstance(command, list) else [word for line in _commands(str(command)) for word in line]  # fmt: skip
+        if (flags := find_flags(words)) is None:
+            draft.remark(f"{where}: is no llama-server.")
+        else:
+            _add_started(words, flags, draft)
 
 
 def _take(flags: list[str], name: str) -> str | None:

@@ -1,6 +1,7 @@
 """`unilect config import`: another program's configuration as one of unilect."""
 
 import os
+import re
 from collections.abc import Callable
 from datetime import date, time
 from pathlib import Path
@@ -19,6 +20,7 @@ from unilect.core.errors import ConfigError
 from unilect.core.file_errors import unreadable
 
 MAX_BYTES = 1024 * 1024
+_SERVICES = re.compile(r"^services:", re.MULTILINE)
 _MAX_PATH = 200  # characters of a value's path
 #: kind -> what its files are
 KINDS = {
@@ -105,6 +107,9 @@ def _read_llama_server(text: str, draft: Draft) -> None:
         llama_cpp.read_unit(text, draft)
     elif llama_cpp.is_presets(text):
         llama_cpp.read_presets(text, draft)
+    elif _SERVICES.search(text):
+        data = _mapping(text, draft)
+        llama_cpp.read_services(draft.mapping(data.get("services"), "services"), draft)
     else:
         llama_cpp.read_commands(text, draft)
 
