@@ -146,7 +146,9 @@ def _add_projector(line: int, value: str, table: dict[str, Any]) -> list[str]:
 
 
 def _is_file(value: str) -> bool:
-    return value == "." or value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf")
+    return (
+        value == "." or value.startswith(("/", "./", "../", "~")) or value.lower().endswith(".gguf")
+    )
 
 
 def _set_parameter(line: int, name: str, value: str, table: dict[str, Any]) -> list[str]:
