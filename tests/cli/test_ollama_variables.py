@@ -1,10 +1,12 @@
 """Tests of unilect.cli._ollama_variables."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unilect.cli._ollama_variables import model_options
+from unilect.demo import MODEL
 
 
 @pytest.mark.parametrize(
@@ -33,3 +35,12 @@ def test_what_a_source_does_not_have() -> None:
     given = {"OLLAMA_CONTEXT_LENGTH": "1", "OLLAMA_NUM_PARALLEL": "1", "OLLAMA_MAX_QUEUE": "7"}
 
     assert {"max_queue": 7} == model_options(given, "http://h/v1")
+
+
+def test_a_context_that_a_model_does_not_have(tmp_path: Path) -> None:
+    """A context for all models is that of a file which has a shorter one, and as it is said for a file that cannot be read, and one that is not here."""
+    (tmp_path / "damaged.gguf").write_bytes(b"GGUF")
+    given = {"OLLAMA_CONTEXT_LENGTH": "32768"}
+    sources = ["demo:", str(MODEL), str(tmp_path / "damaged.gguf"), "gguf:org/repo/m.gguf"]
+
+    assert [2048, 2048, 32_768, 32_768] == [model_options(given, one)["context"] for one in sources]

@@ -5,12 +5,16 @@ Source: https://github.com/ollama/ollama/blob/main/envconfig/config.go
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from unilect.config.model import ModelConfig
 from unilect.core.durations import parse_duration
 from unilect.core.errors import ConfigError
-from unilect.models.sources import kind_of, split
+from unilect.demo import MODEL
+from unilect.engines.gguf.file_facts import describe
+from unilect.hub import download as hub
+from unilect.models.sources import DEMO, kind_of, split
 
 _LEAST_IDLE_S = 0.1  # Ollama's 0 is at once
 
@@ -33,13 +37,15 @@ NAMES = tuple(_VARIABLES)
 
 def model_options(environment: Mapping[str, str], source: str) -> dict[str, Any]:
     """
-    Return the options that the variables say of a model, as far as they have an effect on its source.
+    Return the options that the variables say of a model, as far as they have an effect on its source; a context that is longer than that of
+    a file is the file's, as with Ollama.
 
     Raises:
         ConfigError: One of them cannot be read.
     """
     found: dict[str, Any] = {}
-    kind = kind_of(split(source)[0])
+    scheme, location = split(source)
+    kind = kind_of(scheme)
     for variable, (names, expected, read) in _VARIABLES.items():
         if not (text := environment.get(variable, "")):
             continue
@@ -51,4 +57,16 @@ def model_options(environment: Mapping[str, str], source: str) -> dict[str, Any]
             found |= {
                 name: value for name in names if ModelConfig.declared[name].applies_to([kind])
             }
+    if "context" in found and (longest := _longest(scheme, location)) is not None:
+        found["context"] = min(found["context"], longest)
     return found
+
+
+def _longest(scheme: str, location: str) -> int | None:
+    """Return the longest context of a GGUF file that is here; None where there is none, or its head is damaged, which its engine tells."""
+    if kind_of(scheme) != "gguf":
+        return None
+    with suppress(ValueError, ConfigError):
+        path = MODEL if scheme == DEMO else hub.local_copy(location)
+        return None if path is None else describe(path).context
+    return None
