@@ -75,6 +75,22 @@ def test_folder_and_missing_file(tmp_path: Path) -> None:
         GgufEngine("x", tmp_path / "x.gguf", ModelConfig())
 
 
+async def test_a_file_that_is_gone(tmp_path: Path) -> None:
+    """A model whose file was removed since it was configured is told with the path to the operator, and without it to a client."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(MODEL.read_bytes())
+    engine = GgufEngine("m", path, ModelConfig(context=512))
+    path.unlink()
+    try:
+        with pytest.raises(BackendUnavailable) as caught:
+            await engine.start()
+    finally:
+        await engine.aclose()
+
+    assert "The model's file is no longer on its server." == caught.value.message
+    assert f"There is no file {path} any more." in caught.value.for_operator
+
+
 async def test_an_architecture_that_llama_cpp_does_not_know(tmp_path: Path) -> None:
     """A model that is newer than the installed llama.cpp is told with its file, its architecture and the two ways to serve it."""
     head, rest = MODEL.read_bytes().split(b"tokenizer.", 1)

@@ -264,11 +264,16 @@ def check_projector(path: Path) -> None:
 
 
 @contextmanager
-def unknown_architecture(path: Path, head: GgufHead) -> Iterator[None]:
-    """The failed start of a model that the installed llama.cpp does not know, with what can be done about it."""
+def failed_load(path: Path, head: GgufHead) -> Iterator[None]:
+    """The failed load of a model whose file is gone, or that the installed llama.cpp does not know, with what can be done about it."""
     try:
         yield
     except BackendUnavailable as error:
+        if not path.exists():
+            raise BackendUnavailable(
+                "The model's file is no longer on its server.",
+                reason=f"There is no file {path} any more. Put it back, or fetch it with `unilect pull` again.",
+            ) from error
         if "unknown model architecture" not in error.message:
             raise
         raise BackendUnavailable(
