@@ -55,7 +55,7 @@ BUDGETS = {
     "engines": 225,
     "engines/chatglm": 487,
     "engines/command": 916,
-    "engines/gguf": 3_595,
+    "engines/gguf": 3_600,
     "engines/process": 1_314,
     "engines/transformers": 838,
     "engines/transformers/batch": 1_258,

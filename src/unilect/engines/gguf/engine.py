@@ -51,7 +51,7 @@ from unilect.engines.gguf._answers import (
 from unilect.engines.gguf._cache_isolation import CacheIsolation
 from unilect.engines.gguf._constraint import add_constraints
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
-from unilect.engines.gguf._file import read_model, failed_load
+from unilect.engines.gguf._file import failed_load, read_model
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._kept import KeptConversations
 from unilect.engines.gguf._lora import empty
