@@ -264,7 +264,7 @@ def check_projector(path: Path) -> None:
 
 
 @contextmanager
-def failed_load(path: Path, head: GgufHead) -> Iterator[None]:
+def load_failure(path: Path, head: GgufHead) -> Iterator[None]:
     """The failed load of a model whose file is gone, or that the installed llama.cpp does not know, with what can be done about it."""
     try:
         yield

@@ -51,7 +51,7 @@ from unilect.engines.gguf._answers import (
 from unilect.engines.gguf._cache_isolation import CacheIsolation
 from unilect.engines.gguf._constraint import add_constraints
 from unilect.engines.gguf._errors import attribute_error, raise_for_child
-from unilect.engines.gguf._file import failed_load, read_model
+from unilect.engines.gguf._file import load_failure, read_model
 from unilect.engines.gguf._infill import gap_ids
 from unilect.engines.gguf._kept import KeptConversations
 from unilect.engines.gguf._lora import empty
@@ -157,7 +157,7 @@ class GgufEngine(Backend):
         if self._is_known and self._main.process.comes_back:
             return  # what is refused is told without waiting for it; who is not waits in `run`
         await self._needs[not self._writes].require_room()
-        with failed_load(self._path, self._head):
+        with load_failure(self._path, self._head):
             said = await self._main.process.start()
         self._tell(said)
         self._build = said["build"]
