@@ -205,6 +205,19 @@ def test_memory(
     assert "models.a does not fit into memory: weights 4 MB, KV cache 21 MB" in error
 
 
+def test_memory_beside_pinned_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that `memory` has no room for beside those that are pinned is a mistake, wherever it stands; the sizes of another one are made to fit."""
+    (tmp_path / "m.gguf").symlink_to(MODEL)
+    pinned = "[models.p]\nsource = 'm.gguf'\ncontext = 512\nparallel = 1\npin = true\n"
+    large = "[models.a]\nsource = 'm.gguf'\ncontext = 2048\nparallel = 64\nload = 'demand'\n"
+    error = refused(tmp_path, f"memory = '150MiB'\n{large}{pinned}", capsys)
+
+    assert "models.a: it needs " in error
+    assert "beside pinned models" in error
+    assert "models.p" not in error
+    assert check(tmp_path, f"memory = '4GiB'\n{large}{pinned}", capsys)
+
+
 @pytest.mark.parametrize(("text", "warns"), [("", True), ("port = 8001\n", True), ('models.a.source = "demo:"\n', False), ("fastchat_controller = true\n", False)])  # fmt: skip
 def test_no_models(
     text: str, warns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from unilect.api.backend import Backend, BackendSpec
 from unilect.config.command_line import program_of
@@ -17,6 +17,7 @@ from unilect.config.mistakes import ErrorCollector, OptionError
 from unilect.config.model import ModelConfig
 from unilect.config.paths import adapter_of, expand
 from unilect.config.server import Config, each_listener, process_environment
+from unilect.config.sizes import parse_size
 from unilect.config.store import check_place, location, may_have_keys
 from unilect.core.errors import ConfigError
 from unilect.hub import download as hub
@@ -26,6 +27,7 @@ from unilect.models.checked_defaults import check_supported
 from unilect.models.discovery import MAX_MODELS
 from unilect.models.facts import backend_name
 from unilect.models.mistakes import error_scope
+from unilect.residency.events import describe_size
 from unilect.runtime import plugins
 from unilect.runtime.redact import redact
 from unilect.server.tls import server_context
@@ -58,17 +60,31 @@ def look(config: Config, found: ErrorCollector) -> Iterator[str]:
     if config.admin.listen is not None:
         count = len(config.admin.api_keys)
         yield f"{config.admin.listen}: the admin API, {f'{count} keys' if count > 1 else 'a key' if count else 'no key'}"
-    models, shared = sources.models_of(config), dict[Any, Any]()
-    for name, table in models.items():
+    models, shared, lines = sources.models_of(config), dict[Any, Any](), dict[str, list[str]]()
+    room = _Room(parse_size(config.memory))
+    for name, table in sorted(models.items(), key=lambda item: not item[1].pin):
         if table.base is not None:
             _check_preset(name, config.models[name], table, found)
-            yield f"{name}: a preset of {table.base}"
+            lines[name] = [f"{name}: a preset of {table.base}"]
         else:
-            yield from _model(name, table, models, shared, found)
+            lines[name] = list(_model(name, table, models, shared, room, found))
+    for name in models:
+        yield from lines[name]
     for group, part in ((plugins.BACKENDS, "__call__"), (plugins.DIALECTS, "routes")):
         used, left_out = plugins.use_all(group, attrgetter(part))
         yield from (f"found: {told}" for told in used)
         yield from (f"left out: {why}" for why in left_out)
+
+
+class _Room(Struct):
+    """
+    The memory of all models together.
+
+    Attributes:
+        left: The bytes of `memory` that pinned models leave the others; None without it.
+    """
+
+    left: int | None
 
 
 def _model(
@@ -76,6 +92,7 @@ def _model(
     table: ModelConfig,
     models: Mapping[str, ModelConfig],
     shared: dict[Any, Any],
+    room: _Room,
     found: ErrorCollector,
 ) -> Iterator[str]:
     with found:
@@ -85,6 +102,7 @@ def _model(
         told = ["no model"]
         with found:
             spec = sources.spec_of(name, source, table, shared=shared)
+            spec = structs.replace(spec, memory_bytes=room.left)
             here = _here(spec)
             backend = None if here is None else sources.backend(here)
             told = _describe(spec, backend)
@@ -95,6 +113,7 @@ def _model(
                     check_supported(name, table, backend.capabilities)
                 with found:
                     _check_memory(here, backend)
+                    _check_left(here, backend, room)
         which = "" if source in ("", sources.DEMO, f"{sources.DEMO}:") else f" {redact(source)}"
         if table.command is not None:
             which = f" {sources.COMMAND}:{program_of(table.command)}"
@@ -138,6 +157,26 @@ def _check_memory(spec: BackendSpec, backend: Backend) -> None:
         if not is_for_all(spec):
             path = expand(locate(spec).location)
             check_fit(spec.name, path, spec.config, backend.capabilities)
+
+
+def _check_left(spec: BackendSpec, backend: Backend, room: _Room) -> None:
+    """
+    Check that a model fits into `memory` beside the pinned ones, of which it may be one.
+
+    Raises:
+        ConfigError: It can never be loaded there.
+    """
+    need = backend.memory_need()
+    if room.left is None or need is None or spec.config.replicas is not None:
+        return
+    takes = parse_size(spec.config.memory) or need.ready
+    if takes > room.left:
+        raise ConfigError(
+            f"models.{spec.name}: it needs {describe_size(takes)}, and `memory` leaves it {describe_size(room.left)} beside pinned models. "
+            "Lower its `context` or `parallel`, take fewer bits, raise `memory`, or unpin a model.",
+            ("models", spec.name, "source"),
+        )
+    room.left -= takes if spec.config.pin else 0
 
 
 def _look_at_store(config: Config, found: ErrorCollector) -> Iterator[str]:
