@@ -49,7 +49,11 @@ export function show(rest) {
   if (rest.peek()) loadRest();
   begin();
   addEventListener("unilect:key", begin);
-  onEnd(() => removeEventListener("unilect:key", begin));
+  addEventListener("focus", refresh); // another tab may have said something
+  onEnd(() => {
+    removeEventListener("unilect:key", begin);
+    removeEventListener("focus", refresh);
+  });
   effect(() => {
     if (threads.value.length) openConversation(rest.value);
   });
@@ -90,6 +94,7 @@ async function say(message) {
   const answers = all.map((one) => one.say(message));
   history.replaceState(null, "", `#chat/${all[0].conversation.peek().id}`);
   dispatchEvent(new Event("hashchange"));
+  refresh();
   await Promise.all(answers);
   refresh();
 }
@@ -149,8 +154,10 @@ async function bring(picker) {
 
 function headView(head, rest) {
   const erase = async () => {
-    await forget(head.peek().id);
-    if (rest.peek() === head.peek().id) location.replace("#chat");
+    const { id } = head.peek();
+    for (const one of threads.peek()) if (one.conversation.peek().id === id) one.discard();
+    await forget(id);
+    if (rest.peek() === id) location.replace("#chat");
     refresh();
   };
   return h(
@@ -159,6 +166,12 @@ function headView(head, rest) {
     h("a", { href: () => `#chat/${head.value.id}`, "aria-current": () => (rest.value === head.value.id ? "page" : null) }, () => head.value.title),
     h("button.quiet.small", { "aria-label": () => `Delete ${head.value.title}`, onclick: erase }, "×"),
   );
+}
+
+/** List the models, and the one of a conversation, which may be served no longer. */
+function namesWith(own) {
+  const names = (catalogue.value ?? []).map((one) => one.id);
+  return own && !names.includes(own) ? [...names, own] : names;
 }
 
 function threadView(thread, panel) {
@@ -193,7 +206,7 @@ function threadView(thread, panel) {
       h(
         "select.model",
         { "aria-label": "Model", onchange: (event) => (thread.model.value = event.target.value) },
-        () => (catalogue.value ?? []).map((one) => h("option", { value: one.id, selected: one.id === thread.model.value }, one.id)),
+        () => namesWith(thread.model.value).map((one) => h("option", { value: one, selected: one === thread.model.value }, one)),
       ),
       h("span.grow"),
       h("button.quiet.small", { onclick: toggle("settings") }, "Settings"),

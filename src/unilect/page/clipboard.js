@@ -7,6 +7,7 @@ export async function copyText(text, button) {
   } catch {
     copySelected(text);
   }
+  if (button.textContent === "Copied") return;
   const before = button.textContent;
   button.textContent = "Copied";
   setTimeout(() => (button.textContent = before), 1200);

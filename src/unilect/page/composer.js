@@ -86,7 +86,7 @@ export function composerView(isRunning, onSay, onStop) {
       picker,
       h("button.quiet", { type: "button", title: "Attach images", "aria-label": "Attach images", onclick: () => picker.click() }, "+"),
       field,
-      () => (isRunning() ? h("button.stop", { type: "button", onclick: onStop }, "Stop") : h("button.primary", { type: "submit" }, "Send")),
+      () => (isRunning() ? h("button.stop", { type: "button", onclick: () => (onStop(), field.focus()) }, "Stop") : h("button.primary", { type: "submit" }, "Send")),
     ),
   );
 }

@@ -1,7 +1,7 @@
 /** The settings of a thread: the system prompt, the parameters that its model honours, tools, and a schema for the answer. */
 
 import { describeModel } from "./catalogue.js";
-import { effect, h, signal } from "./view.js";
+import { computed, effect, h, signal } from "./view.js";
 
 /** The parameters that have a field: name, kind, a hint, and bounds. */
 const FIELDS = [
@@ -30,6 +30,7 @@ export function settingsView(thread) {
     facts.value = null;
     if (model) describeModel(model).then((found) => model === thread.model.peek() && (facts.value = found), () => {});
   });
+  const opened = computed(() => thread.conversation.value);
   const text = (name, label, rows, hint) =>
     h(
       "label",
@@ -42,7 +43,7 @@ export function settingsView(thread) {
     {},
     text("system", "System prompt", 4, ""),
     h("h3", {}, "Parameters"),
-    () => FIELDS.map((field) => fieldView(field, thread, facts.value)),
+    () => opened.value && FIELDS.map((field) => fieldView(field, thread, facts.value)),
     h("h3", {}, "Tools"),
     text("tools", "A list of functions as JSON; their calls are answered by hand", 4, '[{"type": "function", "function": {"name": "...", "parameters": {}}}]'),
     h("h3", {}, "Schema"),

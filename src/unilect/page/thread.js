@@ -41,6 +41,13 @@ export class Thread {
     if (conversation.settings.model) this.model.value = conversation.settings.model;
   }
 
+  /** Begin a new conversation in place of one that is deleted: the end of an answer keeps it no more. */
+  discard() {
+    const gone = this.conversation.peek();
+    this.open(newConversation());
+    gone.leaf = null;
+  }
+
   /** List the messages that are shown. */
   messages() {
     return branch(this.conversation.value);

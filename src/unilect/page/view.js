@@ -240,7 +240,10 @@ export function addStyles(name) {
   document.head.append(sheet);
   return new Promise((done, fail) => {
     sheet.onload = done;
-    sheet.onerror = () => fail(new Error(`${name} could not be read.`));
+    sheet.onerror = () => {
+      sheet.remove(); // and asked for again with the next view
+      fail(new Error(`${name} could not be read.`));
+    };
   });
 }
 
