@@ -91,6 +91,17 @@ def test_a_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "`nobody`" in capsys.readouterr().err
 
 
+def test_a_model_that_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that is still `ready` after `unilect stop` is told to stop once its requests have ended."""
+    said = {"name": "a", "state": "ready", "requests": 1}
+    monkeypatch.setattr(_admin, "_change", lambda *given: said)
+    _admin.stop(None, "a", None)
+
+    assert "a: ready, 1 requests: it stops once none runs\n" == capsys.readouterr().out
+
+
 def test_names_are_completed(file: Path) -> None:
     """The shell is offered the models of the server that the command is about."""
     line = f"unilect load --config {file} "

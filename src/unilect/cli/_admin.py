@@ -131,7 +131,8 @@ def _change(config: Path | None, model: str, what: str, server: str | None) -> d
 
 
 def _tell_model(model: dict[str, Any]) -> None:
-    tell(f"{model['name']}: {model['state']}, {model['requests']} requests")
+    waits = ": it stops once none runs" if model["requests"] else ""
+    tell(f"{model['name']}: {model['state']}, {model['requests']} requests{waits}")
 
 
 def _events(clients: Sequence[AdminClient], name: str) -> dict[str, Any] | None:
