@@ -36,7 +36,7 @@ BUDGETS = {
     "api": 168,
     "api/parameters": 678,
     "auth": 340,
-    "cli": 5_271,
+    "cli": 5_272,
     "cli/bench": 1_021,
     "cli/connect": 408,
     "cli/imports": 1_116,
