@@ -202,6 +202,8 @@ async def test_silence_of_one_that_answers() -> None:
         with pytest.raises(BackendUnavailable) as caught:
             await backend.start()
     assert "showed no progress for 0.5 s (`start_silence_s`)" in caught.value.for_operator
+    assert "answers 404 to /never" in caught.value.for_operator
+    assert "name that path in `health`" in caught.value.for_operator
 
 
 async def test_nonsense(tmp_path: Path) -> None:

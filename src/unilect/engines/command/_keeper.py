@@ -103,7 +103,7 @@ class Keeper:
         self.event = threading.Event()
         self.is_stopping = False
         self.port = self.pid = 0
-        self._answers = False  # in HTTP, whatever it says
+        self._answered = 0  # the status with which it answered last; 0 for none in HTTP
         self.socket: str = settings["socket"]
         self.health = ""
         self._statuses: dict[int, int] = {}  # of what has ended
@@ -133,7 +133,7 @@ class Keeper:
 
     def _launch(self) -> str:
         """Start the process; returns why that is not possible."""
-        self.pid, self._answers = 0, False
+        self.pid, self._answered = 0, 0
         held = socket.socket()
         held.bind(("127.0.0.1", 0))
         self.port = held.getsockname()[1]
@@ -203,11 +203,20 @@ class Keeper:
                 if shows_progress:
                     changed = now
                 elif now - changed > self._settings["silence_s"]:
-                    return f"{self._server} showed no progress for {self._settings['silence_s']:g} s (`start_silence_s`): nothing in its log, no CPU time, no memory."
+                    return self._describe_silence()
             if (answer := self._ask()) != _NOT_YET:
                 return answer or self._settle()
             self.event.wait(_PAUSES_S[now - began > _QUICK_S])
         return _STOPPED if self.is_stopping else f"{self._server} ended: {self._ending}."
+
+    def _describe_silence(self) -> str:
+        showed = f"showed no progress for {self._settings['silence_s']:g} s (`start_silence_s`)"
+        if not self._answered:
+            return f"{self._server} {showed}: nothing in its log, no CPU time, no memory."
+        return (
+            f"{self._server} answers {self._answered} to {self.health} and {showed}. If it answers 200 elsewhere once it is ready, "
+            "name that path in `health`."
+        )
 
     def _measure(self) -> tuple[int, float, int]:
         processes = descendants(os.getpid()).values()
@@ -217,7 +226,7 @@ class Keeper:
     def _shows_progress(self, before: tuple[int, float, int], after: tuple[int, float, int]) -> bool:  # fmt: skip
         return (
             # one that answers may log that we ask
-            (after[0] > before[0] and not self._answers)
+            (after[0] > before[0] and not self._answered)
             or after[1] > before[1] + _PROGRESS_CPU_S
             or after[2] > before[2] + _PROGRESS_BYTES
         )
@@ -276,8 +285,8 @@ class Keeper:
             while len(begin) < 13 and (piece := connection.recv(64)):
                 begin += piece
             if begin.startswith(b"HTTP/1."):
-                self._answers = True
-                return int(begin.split(b" ", 2)[1])
+                self._answered = int(begin.split(b" ", 2)[1])
+                return self._answered
         return 0
 
     def _has_clash(self) -> bool:
