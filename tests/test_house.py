@@ -54,7 +54,7 @@ BUDGETS = {
     "dialects/responses": 1_903,
     "engines": 225,
     "engines/chatglm": 487,
-    "engines/command": 916,
+    "engines/command": 924,
     "engines/gguf": 3_600,
     "engines/process": 1_314,
     "engines/transformers": 838,
