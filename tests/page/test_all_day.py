@@ -115,3 +115,31 @@ async def test_styles_that_could_not_be_read(visitor: Visitor, server: Operated)
     await holds(
         page, "document.querySelector('link[href=\"page/live.css\"]').sheet?.cssRules.length"
     )
+
+
+async def test_the_first_of_two_is_closed(visitor: Visitor, server: Operated) -> None:
+    """The conversation beside one that is closed stays, goes on, and is the one that a reload shows."""
+    page = await opened(visitor, server)
+    await page.click("text=Compare")
+    await page.locator("select.model").nth(1).select_option("story")
+    await say(page, "both")
+    await holds(page, "document.querySelector('.messages').textContent.includes('both')")
+    await page.click("button:text-is('Close') >> nth=0")
+    await holds(page, "document.querySelectorAll('.thread').length === 1")
+    await page.click("button.stop")
+    await page.wait_for_selector(".message.assistant:has-text('story') >> text=Stopped.")
+    await page.reload()
+    await page.wait_for_selector(".message.assistant:has-text('story') >> text=Stopped.")
+
+
+async def test_escape(visitor: Visitor, server: Operated) -> None:
+    """Escape ends an edit, and closes the panel that is written in."""
+    page = await opened(visitor, server)
+    await say(page, "as it is")
+    await page.wait_for_selector(_ANSWER)
+    await page.click(".message.user >> text=Edit")
+    await page.press(".message.user textarea", "Escape")
+    await page.wait_for_selector(".message.user >> text=as it is")
+    await page.click("text=Settings")
+    await page.press(".panel textarea >> nth=0", "Escape")
+    await holds(page, "!document.querySelector('.panel')")

@@ -55,7 +55,7 @@ export function show(rest) {
     removeEventListener("focus", refresh);
   });
   effect(() => {
-    if (threads.value.length) openConversation(rest.value);
+    if (threads.value.length) openConversation(rest.value, rest);
   });
   const panel = signal("");
   return h(
@@ -77,7 +77,7 @@ export function show(rest) {
 
 const isRunning = () => threads.value.some((one) => one.running.value !== null);
 
-async function openConversation(id) {
+async function openConversation(id, rest) {
   const [thread] = threads.peek();
   if (thread.conversation.peek().id === id) return;
   if (!id) {
@@ -85,6 +85,7 @@ async function openConversation(id) {
     return;
   }
   const found = await load(id).catch(() => undefined);
+  if (rest.peek() !== id) return; // another one was opened meanwhile
   if (found) thread.open(found);
   else location.replace("#chat");
 }
@@ -92,11 +93,17 @@ async function openConversation(id) {
 async function say(message) {
   const all = threads.peek();
   const answers = all.map((one) => one.say(message));
-  history.replaceState(null, "", `#chat/${all[0].conversation.peek().id}`);
-  dispatchEvent(new Event("hashchange"));
+  nameAddress(all[0]);
   refresh();
   await Promise.all(answers);
   refresh();
+}
+
+/** Have the address name the conversation of a thread. */
+function nameAddress(thread) {
+  const { id, leaf } = thread.conversation.peek();
+  history.replaceState(null, "", leaf ? `#chat/${id}` : "#chat");
+  dispatchEvent(new Event("hashchange"));
 }
 
 function sidebar(rest) {
@@ -226,7 +233,9 @@ function compare(thread) {
 
 function close(thread) {
   thread.stop();
-  threads.value = threads.peek().filter((one) => one !== thread);
+  const left = threads.peek().filter((one) => one !== thread);
+  nameAddress(left[0]); // before, or the conversation that it names would be opened
+  threads.value = left;
 }
 
 function emptyView() {

@@ -201,7 +201,7 @@ function editor(message, thread, editing) {
     editing.value = false;
     thread.edit(message, field.value);
   };
-  return h("form", { onsubmit: save }, field, pasted && pastedView(pasted), h("div.row.end", {}, h("button.quiet", { type: "button", onclick: () => (editing.value = false) }, "Cancel"), h("button.primary", {}, "Send as another branch")));
+  return h("form", { onsubmit: save, onkeydown: (event) => event.key === "Escape" && (editing.value = false) }, field, pasted && pastedView(pasted), h("div.row.end", {}, h("button.quiet", { type: "button", onclick: () => (editing.value = false) }, "Cancel"), h("button.primary", {}, "Send as another branch")));
 }
 
 /** Describe how fast an answer came: "12.3 tokens/s, first after 0.2 s, 85 of 2,048 tokens". */

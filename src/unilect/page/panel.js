@@ -17,7 +17,7 @@ export function panelView(panel) {
   };
   return h(
     "aside.panel",
-    { "aria-label": name === "code" ? "This conversation as a request" : "Settings" },
+    { "aria-label": name === "code" ? "This conversation as a request" : "Settings", onkeydown: (event) => event.key === "Escape" && (panel.value = "") },
     h("div.row", {}, h("h2.grow", {}, name === "code" ? "As a request" : "Settings"), h("button.quiet", { "aria-label": "Close", onclick: () => (panel.value = "") }, "×")),
     name === "code" ? body : settingsView(thread),
   );
