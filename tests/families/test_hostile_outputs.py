@@ -59,7 +59,7 @@ FRAMES = [
 SIZE = 520_000
 #: Pieces that have made a parser go back over all that it has read.
 PLAIN = ["[", "{", '{"a":', "(", "<", "</", "\n", " ", "```", "```python\n", '"', "\\", "'", "a(", "a=", ",", "<think>", "</think>", "<|channel|>", "tool_call("]  # fmt: skip
-UNITS = [*PLAIN, *MARKS, *PAIRS]
+UNITS = [*dict.fromkeys([*PLAIN, *MARKS, *PAIRS])]
 #: Token by token, which takes as long as all else, a family reads its own marks, and of the others' every fourth; each of these is read by many.
 EACH = 4
 #: What calls of each form begin with, of which the rest may be anything.
@@ -179,13 +179,13 @@ def test_many_calls_are_read_in_linear_time(name: str) -> None:
     for arguments in ({}, {"city": "</tool_call>"}, {"city": '"'}):
         unit = family.written.calls_text([("get_weather", arguments)])
         bare = unit.removeprefix(begin).removesuffix(end).strip()
-        for one in (
+        for one in {  # several are the same where a form has no ends
             unit,
             bare,
             unit.removesuffix(end),
             unit.replace("</parameter>", ""),
             f"{bare}<parameter=q>",
-        ):
+        }:
             text = begin + (one * (SIZE // len(one)))
             assert reading_s(name, text, 4096, MOST_S * 5) < MOST_S * 5, one
 
