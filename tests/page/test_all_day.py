@@ -143,3 +143,27 @@ async def test_escape(visitor: Visitor, server: Operated) -> None:
     await page.click("text=Settings")
     await page.press(".panel textarea >> nth=0", "Escape")
     await holds(page, "!document.querySelector('.panel')")
+
+
+async def test_an_answer_behind_another_conversation(visitor: Visitor, server: Operated) -> None:
+    """An answer goes on while other conversations are shown, is seen coming again on the way back, stopped there, and whole where it has ended meanwhile."""
+    page = await opened(visitor, server, "story")
+    await page.click("text=Settings")
+    await say(page, "long one")
+    await page.wait_for_selector("button.stop")
+    await page.click("text=New conversation")
+    await page.wait_for_selector("button:has-text('Send')")
+    await page.select_option("select.model", "copy")
+    await page.fill("#parameter-max_tokens", "17")
+    await say(page, "short one")
+    await page.wait_for_selector(_ANSWER)
+    await page.click("li >> text=long one")
+    await page.wait_for_selector("button.stop")
+    before = await page.evaluate("document.querySelector('.message.assistant').textContent.length")
+    await holds(page, f"document.querySelector('.message.assistant').textContent.length > {before}")
+    await holds(page, "document.querySelector('#parameter-max_tokens').value === ''")
+    await page.click("button.stop")
+    await page.wait_for_selector("text=Stopped.")
+    await page.click("li >> text=short one")
+    await holds(page, "document.querySelector('#parameter-max_tokens').value === '17'")
+    assert "short one" in await page.inner_text(".messages")

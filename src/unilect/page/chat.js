@@ -10,7 +10,9 @@ import { addStyles, computed, each, effect, h, onEnd, signal } from "./view.js";
 
 const heads = signal([]);
 const threads = signal([]); // one, or two that are asked the same
+const panel = signal("");
 const trouble = signal("");
+let behind = []; // threads whose answers go on while other conversations are shown
 /** The modules that a first visit does not wait for: they are read behind the list of models. */
 const [message, panels] = [signal(null), signal(null)];
 
@@ -57,7 +59,6 @@ export function show(rest) {
   effect(() => {
     if (threads.value.length) openConversation(rest.value, rest);
   });
-  const panel = signal("");
   return h(
     "div.chat",
     {},
@@ -68,7 +69,7 @@ export function show(rest) {
       h("h1.offscreen", {}, () => `Chat with ${settings.value.title}`),
       () => trouble.value && h("div.notice.bad", { role: "alert" }, trouble.value, " ", h("button.small", { onclick: begin }, "Try again")),
       () => unkept.value && h("p.notice", { role: "status" }, unkept.value),
-      h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek(), panel))),
+      h("div.columns", {}, each(() => threads.value, (one) => one, (one) => threadView(one.peek()))),
       composerView(isRunning, say, () => threads.peek().forEach((one) => one.stop())),
     ),
     () => panel.value && panels.value?.panelView(panel),
@@ -81,13 +82,23 @@ async function openConversation(id, rest) {
   const [thread] = threads.peek();
   if (thread.conversation.peek().id === id) return;
   if (!id) {
-    if (thread.conversation.peek().leaf) thread.open(newConversation());
+    if (thread.conversation.peek().leaf) put(new Thread(thread.model.peek()));
     return;
   }
-  const found = await load(id).catch(() => undefined);
+  const isIt = (one) => one.running.peek() && one.conversation.peek().id === id;
+  const goesOn = behind.find(isIt);
+  const found = goesOn ? null : await load(id).catch(() => undefined);
   if (rest.peek() !== id) return; // another one was opened meanwhile
-  if (found) thread.open(found);
-  else location.replace("#chat");
+  if (found === undefined) location.replace("#chat");
+  else put(goesOn ?? new Thread(thread.model.peek(), found));
+}
+
+/** Show another thread in the first place; the answer of the one that was there goes on. */
+function put(thread) {
+  const [old, ...others] = threads.peek();
+  behind = [...behind, old].filter((one) => one !== thread && one.running.peek());
+  if (panel.peek()?.thread === old) panel.value = { ...panel.peek(), thread };
+  threads.value = [thread, ...others];
 }
 
 async function say(message) {
@@ -162,7 +173,7 @@ async function bring(picker) {
 function headView(head, rest) {
   const erase = async () => {
     const { id } = head.peek();
-    for (const one of threads.peek()) if (one.conversation.peek().id === id) one.discard();
+    for (const one of [...threads.peek(), ...behind]) if (one.conversation.peek().id === id) one.discard();
     await forget(id);
     if (rest.peek() === id) location.replace("#chat");
     refresh();
@@ -181,7 +192,7 @@ function namesWith(own) {
   return own && !names.includes(own) ? [...names, own] : names;
 }
 
-function threadView(thread, panel) {
+function threadView(thread) {
   const list = h("div.messages", { role: "log", "aria-label": "Messages", tabindex: 0 });
   let [follows, last] = [true, 0];
   list.addEventListener("scroll", () => {
