@@ -4,7 +4,7 @@ What exchanging models costs: three models of which two fit, clients that ask th
 
 A steady client asks `steady` all the time. Two others ask all three in turn, one of them in the opposite order (`--clients each`: one asks
 `left` and one `right`), at the times of one trace that is replayed for every policy: every `--every` seconds in the mean, whether they have
-their answers or not; as often by default as the other policies can just bear with the bundled model. The same engines are exchanged by three policies: unilect's own (`memory`), and two that this bench has before a server
+their answers or not; by default 0.75 of what a first answer takes here, as often as the other policies can just bear. The same engines are exchanged by three policies: unilect's own (`memory`), and two that this bench has before a server
 without a budget: the least recently used model that answers nobody goes as soon as another one is asked for, until the bytes fit (as Ollama),
 or until there are two (as llama.cpp's router).
 
@@ -21,7 +21,7 @@ gathered.
 * memory: the proportional set size (PSS) of the engines from /proc, four times a second. No look is to find more than 1.05 of the budget.
 * failures: answers that are none, and engines that died. There are to be none.
 
-usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--every 0.3] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
+usage: bench/machine_room.py [--seconds 60] [--clients alternate|each] [--every SECONDS] [--model FILE.gguf] [--small FILE.gguf] [--policy NAME ...]
 `--model` is `left` and `right`, `--small` is `steady`; by default all are the bundled model. A run takes 1.2 times the seconds for each
 policy. The exit status is 1 where unilect misses one of these.
 """
@@ -38,7 +38,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import cycle
 from pathlib import Path
-from statistics import mean, quantiles
+from statistics import mean, median, quantiles
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -53,6 +53,7 @@ CLIENTS = {
     "alternate": {"steady": ["steady"], "first": [*MODELS], "second": [*reversed(MODELS)]},
     "each": {"steady": ["steady"], "first": ["left"], "second": ["right"]},
 }
+PACE = 0.75  # of a first answer, from one request of a client to its next: with less there is nothing to gather
 PAUSES_S = {"steady": 0.02, "first": 0.1, "second": 0.1}
 STOP_S = 1.0  # in which an engine is stopped, and who waits looks again
 POLICIES = ("unilect", "LRU by bytes", "LRU by count")
@@ -337,11 +338,12 @@ async def measure(
         return await drive(ask, server, pid, args)
 
 
-async def budget_of(files: dict[str, Path], folder: Path) -> int:
-    """Return bytes for two of the models, whichever."""
+async def look_at(files: dict[str, Path], folder: Path) -> tuple[int, float]:
+    """Return bytes for two of the models, whichever, and the seconds of a first answer, most of which are those of a load."""
     async with serving("needs", files, folder, 0) as (server, _):
         two = sorted((await needs_of(server)).values())[-2:]
-    return int(sum(two) * 1.1)
+        loads = [(await server.ask(model)).seconds for model in MODELS]
+    return int(sum(two) * 1.1), median(loads)
 
 
 def row_of(policy: str, found: Found, budget: int) -> list[Any]:
@@ -405,7 +407,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", choices=CLIENTS, default="alternate")
-    parser.add_argument("--every", type=float, default=0.3)
+    parser.add_argument("--every", type=float)
     parser.add_argument("--model", type=Path, default=BUNDLED)
     parser.add_argument("--small", type=Path, default=BUNDLED)
     parser.add_argument("--policy", nargs="+", choices=POLICIES, default=[*POLICIES])
@@ -416,7 +418,9 @@ def main() -> None:
         for model in MODELS:  # copies: a file that two engines map counts half for each
             files[model] = folder / f"{model}.gguf"
             files[model].write_bytes((args.small if model == "steady" else args.model).read_bytes())
-        budget = asyncio.run(budget_of(files, folder))
+        budget, first_s = asyncio.run(look_at(files, folder))
+        args.every = PACE * first_s if args.every is None else args.every
+        print(f"a first answer takes {first_s:.2f} s; each asks every {args.every:.2f} s", file=sys.stderr)
         for policy in args.policy:
             print(f"{policy}: {1.2 * args.seconds:.0f} s", file=sys.stderr)
             found[policy] = asyncio.run(measure(policy, files, folder, budget, args))
