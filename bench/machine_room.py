@@ -420,7 +420,10 @@ def main() -> None:
             files[model].write_bytes((args.small if model == "steady" else args.model).read_bytes())
         budget, first_s = asyncio.run(look_at(files, folder))
         args.every = PACE * first_s if args.every is None else args.every
-        print(f"a first answer takes {first_s:.2f} s; each asks every {args.every:.2f} s", file=sys.stderr)
+        print(
+            f"a first answer takes {first_s:.2f} s; each asks every {args.every:.2f} s",
+            file=sys.stderr,
+        )
         for policy in args.policy:
             print(f"{policy}: {1.2 * args.seconds:.0f} s", file=sys.stderr)
             found[policy] = asyncio.run(measure(policy, files, folder, budget, args))
