@@ -12,6 +12,7 @@ import pytest
 from support.backends.engine import needs_transformers
 from support.common.certificates import certificate, needs_openssl
 from support.common.commands import Commands
+from support.models import shaped_gguf
 from unilect.cli import _commands
 from unilect.demo import FOLDER, MODEL
 from unilect.engines.gguf import fit
@@ -199,10 +200,23 @@ def test_memory(
     monkeypatch.setattr(fit, "gpu_memory", lambda torch: [])
     monkeypatch.setattr(fit, "free_bytes", lambda: 10_000_000)
     (tmp_path / "m.gguf").symlink_to(MODEL)
-    error = refused(tmp_path, "[models.a]\nsource = 'm.gguf'\nload = 'demand'\n", capsys)
+    error = refused(tmp_path, "[models.a]\nsource = 'm.gguf'\nparallel = 4\nload = 'demand'\n", capsys)
 
     assert "c.toml:" in error
     assert "models.a does not fit into memory: weights 4 MB, KV cache 21 MB" in error
+
+
+def test_sizes_that_nobody_has_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model whose requests at a time are made to fit is checked with those, and told with them."""
+    monkeypatch.setattr(fit, "gpu_memory", lambda torch: [])
+    for name in ("free_bytes", "total_bytes"):
+        monkeypatch.setattr(fit, name, lambda: 245_000_000)
+    shaped_gguf.make(tmp_path / "m.gguf", "llama")
+    told = check(tmp_path, "[models.a]\nsource = 'm.gguf'\nload = 'demand'\n", capsys)
+
+    assert any("context 8192, 1 requests at a time" in line for line in told)
 
 
 def test_memory_beside_pinned_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -87,7 +87,7 @@ def test_what_fits_is_what_is_pulled(hub: Hub, tmp_path: Path) -> None:
     limited = "import sys; from unilect.engines.gguf import fit; size = int(sys.argv.pop(1)); fit.total_bytes = lambda: size; from unilect.__main__ import main; main()"
 
     def told(*args: str) -> str:
-        line = [sys.executable, "-c", limited, "220000000", *args]
+        line = [sys.executable, "-c", limited, "200000000", *args]
         done = subprocess.run(line, capture_output=True, text=True, env=environment(hub, tmp_path))
         assert not done.returncode, done.stderr
         return done.stdout

@@ -169,7 +169,7 @@ def _check_left(spec: BackendSpec, backend: Backend, room: _Room) -> None:
     need = backend.memory_need()
     if room.left is None or need is None or spec.config.replicas is not None:
         return
-    takes = parse_size(spec.config.memory) or need.ready
+    takes = parse_size(spec.config.memory) or need.ready + need.grows
     if takes > room.left:
         raise ConfigError(
             f"models.{spec.name}: it needs {describe_size(takes)}, and `memory` leaves it {describe_size(room.left)} beside pinned models. "

@@ -415,6 +415,7 @@ def check_fit(name: str, path: Path, config: ModelConfig, can: Capabilities) -> 
         ConfigError: It does not fit.
     """
     writes = can.chat or can.completions
+    config = replace(config, parallel=can.slots)
     need = needs(read_checked(read_model, path), config, can.context or 0, not writes)
     try:
         require_room(name, need, room_of(config))
