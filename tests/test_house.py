@@ -55,7 +55,7 @@ BUDGETS = {
     "engines": 225,
     "engines/chatglm": 487,
     "engines/command": 924,
-    "engines/gguf": 3_600,
+    "engines/gguf": 3_601,
     "engines/process": 1_314,
     "engines/transformers": 838,
     "engines/transformers/batch": 1_258,

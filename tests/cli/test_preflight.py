@@ -200,7 +200,9 @@ def test_memory(
     monkeypatch.setattr(fit, "gpu_memory", lambda torch: [])
     monkeypatch.setattr(fit, "free_bytes", lambda: 10_000_000)
     (tmp_path / "m.gguf").symlink_to(MODEL)
-    error = refused(tmp_path, "[models.a]\nsource = 'm.gguf'\nparallel = 4\nload = 'demand'\n", capsys)
+    error = refused(
+        tmp_path, "[models.a]\nsource = 'm.gguf'\nparallel = 4\nload = 'demand'\n", capsys
+    )
 
     assert "c.toml:" in error
     assert "models.a does not fit into memory: weights 4 MB, KV cache 21 MB" in error
