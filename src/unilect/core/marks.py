@@ -15,7 +15,12 @@ def count_overlap(text: str, word: str) -> int:
 
 
 def count_overlaps(text: str, words: tuple[str, ...]) -> int:
-    """The length of the longest end of a text that begins one of some words, and is none of them as a whole."""
+    """
+    Return the length of the longest end of a text that begins one of some words, and is none of them as a whole.
+
+    Args:
+        words: Marks of a family's table, and no text of a client's: their pattern nests as deep as a word is long, at most some 300 characters.
+    """
     beginning, longest = _beginning_of(words)
     found = beginning.search(text, max(0, len(text) - longest))
     return len(text) - found.start() if found is not None else 0
